@@ -1,0 +1,1 @@
+"""Readers, heads and encoders that several data types use."""
