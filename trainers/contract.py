@@ -1,0 +1,233 @@
+"""What a trainer promises and what it asks for: plain records and protocols, no torch at import.
+
+Two contracts. The outer one, `Learner`, is met by everything that learns: trees, an encoder with a head, a network. The
+inner one, `Task`, is what a recipe trained by gradients gives to the one loop (`trainers.loop`). Data reaches both as a
+`Rows` object (see `domains.contract.Table` for the full protocol); neither knows where it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+JSON = dict[str, Any]
+Kind = Literal["label", "number"]
+RoleKind = Literal["matrix", "embedding", "head", "scalar"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware a plan is made for. Memory in bytes; `bf16` says whether the device multiplies in bfloat16."""
+
+    device: str = "cpu"
+    name: str = ""
+    cores: int = 1
+    memory_bytes: int = 0
+    bf16: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything fixed before training starts; frozen, written to plan.json, enough to build the learner again."""
+
+    recipe: str
+    type: str
+    task: str
+    module: str
+    options: JSON
+    settings: JSON
+    facts: JSON
+    machine: Machine = field(default_factory=Machine)
+    seed: int = 0
+    estimates: JSON = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> JSON:
+        """The plan as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Plan:
+        """The plan that `as_json` wrote."""
+        return cls(**{**values, "machine": Machine(**values["machine"])})
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One row's answer: a class name or a number, the scores behind it, and why there is none (`problem`)."""
+
+    value: str | float | None
+    scores: Mapping[str, float] | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Answers for many rows, in the order of the rows, kept as columns.
+
+    values: (rows,) class names (object) or float64 numbers; None or NaN where `problems` says why.
+    scores: (rows, classes) probabilities that sum to 1, or None for numbers.
+    problems: one text per row, empty when the row was fine.
+    """
+
+    kind: Kind
+    values: np.ndarray
+    scores: np.ndarray | None
+    classes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, position: int) -> Prediction:
+        scores = None
+        if self.scores is not None:
+            scores = dict(zip(self.classes, self.scores[position].tolist(), strict=True))
+        return Prediction(self.values[position], scores, self.problems[position])
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return (self[position] for position in range(len(self)))
+
+    def take(self, positions: Sequence[int] | np.ndarray) -> Predictions:
+        """The predictions at `positions`, in that order."""
+        scores = None if self.scores is None else self.scores[positions]
+        problems = tuple(self.problems[int(i)] for i in positions)
+        return Predictions(self.kind, self.values[positions], scores, self.classes, problems)
+
+    @classmethod
+    def of_labels(cls, probabilities: np.ndarray, classes: Sequence[str]) -> Predictions:
+        """The most probable class of each row. probabilities: (rows, classes), summing to 1 in each row."""
+        import numpy as np
+
+        names = np.asarray(classes, dtype=object)
+        values = names[probabilities.argmax(axis=1)] if len(probabilities) else np.empty(0, object)
+        return cls("label", values, np.asarray(probabilities, np.float64), tuple(classes), ("",) * len(probabilities))
+
+    @classmethod
+    def of_numbers(cls, numbers: np.ndarray) -> Predictions:
+        """One number a row, in the unit of the target."""
+        import numpy as np
+
+        return cls("number", np.asarray(numbers, np.float64).reshape(-1), None, (), ("",) * len(numbers))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Predictions]) -> Predictions:
+        """Several batches of predictions one after another; at least one part."""
+        import numpy as np
+
+        scores = None if parts[0].scores is None else np.concatenate([part.scores for part in parts])
+        problems = tuple(problem for part in parts for problem in part.problems)
+        return cls(
+            parts[0].kind, np.concatenate([part.values for part in parts]), scores, parts[0].classes, problems
+        )
+
+
+class Rows(Protocol):
+    """What a trainer may ask of data: its length, one row, some rows, a column, and the names of the rows."""
+
+    ids: Sequence[str]
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, position: int) -> Mapping[str, Any]: ...
+    def take(self, positions: Sequence[int]) -> Rows: ...
+    def column(self, name: str) -> Any: ...
+
+
+class Watch(Protocol):
+    """All that a learner sees of its run."""
+
+    folder: Path
+    """Where the learner keeps its snapshots; survives a kill, gone when the run is complete."""
+    cache: Path
+    """A folder that outlives the run, shared by runs: embeddings, decoded pictures."""
+    metric: str
+    higher_is_better: bool
+    rank: int
+    world: int
+
+    def score(self, rows: Any, predictions: Predictions) -> float | None:
+        """The deciding metric on `rows`; None where it is undefined (one class only)."""
+
+    def log(self, **event: Any) -> None:
+        """Append one line to events.jsonl and show it."""
+
+    def should_stop(self) -> str | None:
+        """Why to stop now ("signal", "file"), or None."""
+
+
+class Learner(Protocol):
+    """The outer contract: everything that learns.
+
+    `predict` gets rows without the target and answers every one of them, in order. `resumable` says whether `fit`
+    continues from what it left in `watch.folder`.
+    """
+
+    resumable: bool
+
+    def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
+        """Learn; returns facts for actual.json: num_steps, num_parameters, seconds_train, ..."""
+
+    def predict(self, rows: Any) -> Predictions: ...
+
+    def save(self, folder: Path) -> None:
+        """Write everything `load` needs: safetensors, JSON and the libraries' own safe formats only."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one micro-batch feeds to `Task.loss`, and how many things each term of the loss counts in it."""
+
+    inputs: Any
+    counts: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a parameter is for. `depth` counts from the input (0); the head is deepest. Used by optimizers that treat
+    roles differently, and for layer-wise learning rates."""
+
+    kind: RoleKind
+    depth: int = 0
+
+
+class Task(Protocol):
+    """The inner contract: what a gradient recipe gives to the loop. See `trainers.loop` for the order of calls.
+
+    loss and predict get the model as an argument (it may be wrapped or compiled); a task that used `self.model` there
+    would walk past that in silence.
+    """
+
+    model: torch.nn.Module
+    couples_rows: bool
+    """True where the loss is no sum over rows (contrastive, Cox, batch Dice)."""
+    min_rows: int
+    """The smallest micro-batch the model can train on: 2 with BatchNorm, else 1."""
+
+    def roles(self) -> Mapping[str, Role]:
+        """Role of every trainable parameter by name; what is missing is not trained."""
+
+    def examples(self, train: Any, folder: Path) -> Sequence[Any]:
+        """What is drawn in training: rows, windows, cases. `folder` may hold what is made once."""
+
+    def sizes(self, examples: Sequence[Any]) -> Sequence[int] | None:
+        """Cost of each example (tokens), for buckets of like length; None when all are equal."""
+
+    def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator]) -> Batch:
+        """A micro-batch of CPU tensors. One generator an example, from (seed, step, example): all chance comes from it."""
+
+    def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
+        """TOTAL (not mean) of each term over the micro-batch; the loop divides by the counts of the whole step."""
+
+    def row_sizes(self, rows: Any) -> Sequence[int] | None:
+        """Cost of each row in `predict`, for batches of like length."""
+
+    def collate(self, rows: Any) -> Any:
+        """Inputs of `predict` for these rows, as CPU tensors. The rows carry no target."""
+
+    def predict(self, model: torch.nn.Module, inputs: Any) -> Predictions: ...

@@ -1,0 +1,81 @@
+"""What the `train:` block of a recipe may say, one class per trainer. Light: pydantic only, so that `zoo check` and
+`--set` can validate without torch."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Gradient(_Settings):
+    """Settings of the gradient loop. At most one budget of `epochs`, `steps` and `seconds` ends training; with none,
+    `epochs` is 10."""
+
+    trainer: Literal["gradient"] = "gradient"
+    epochs: float | None = Field(None, gt=0, description="passes over the training examples")
+    steps: int | None = Field(None, gt=0, description="optimizer steps")
+    seconds: float | None = Field(None, gt=0, description="training time: not reading, caching, evaluating")
+    batch_size: int = Field(32, gt=0, description="examples of one optimizer step, over all micro-batches and ranks")
+    micro_batch_size: int | None = Field(None, gt=0, description="examples at once; None: the whole batch")
+    micro_batch_tokens: int | None = Field(None, gt=0, description="padded size of a micro-batch at most")
+    eval_batch_size: int = Field(64, gt=0)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    lr: float = Field(1e-3, gt=0)
+    head_lr: float | None = Field(None, gt=0, description="lr of the head; None: lr")
+    layer_decay: float = Field(1.0, gt=0, le=1, description="lr factor a layer, from the head down to the input")
+    freeze_epochs: float = Field(0.0, ge=0, description="epochs in which only the head learns")
+    weight_decay: float = Field(0.01, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1, description="sgd only")
+    schedule: Literal["cosine", "trapezoid", "wsd", "constant"] = "cosine"
+    warmup: float = Field(0.05, ge=0, lt=1, description="share of training in which lr rises")
+    warmdown: float = Field(0.3, ge=0, le=1, description="share in which lr falls; trapezoid and wsd")
+    final_lr: float = Field(0.0, ge=0, le=1, description="last lr as a share of the peak")
+    clip: float | None = Field(1.0, gt=0, description="gradient norm at most; None: no clipping")
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    evaluations: int | None = Field(None, gt=0, description="how many over the run; None: once an epoch")
+    patience: int | None = Field(None, gt=0, description="evaluations without gain before stopping")
+    save_steps: int | None = Field(None, gt=0, description="also snapshot every so many steps")
+    keep: Literal["best", "last"] = "best"
+    max_loss: float = Field(100.0, gt=0, description="mean loss above which training is called diverged")
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> "Gradient":
+        named = [name for name in ("epochs", "steps", "seconds") if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise ValueError(f"more than one budget: {', '.join(named)}. Keep one and set the others to null.")
+        return self
+
+
+class Trees(_Settings):
+    """Settings of boosted trees; names follow XGBoost, and LightGBM's equivalents are set from them."""
+
+    trainer: Literal["trees"] = "trees"
+    rounds: int = Field(2000, gt=0, description="trees at most")
+    early_stopping: int | None = Field(50, gt=0, description="rounds without gain on the validation part")
+    lr: float = Field(0.05, gt=0, le=1)
+    max_depth: int = Field(6, ge=0, description="0: no limit")
+    min_child_weight: float = Field(1.0, ge=0)
+    subsample: float = Field(1.0, gt=0, le=1)
+    colsample: float = Field(1.0, gt=0, le=1, description="share of columns a tree")
+    reg_lambda: float = Field(1.0, ge=0)
+    reg_alpha: float = Field(0.0, ge=0)
+    max_bin: int = Field(256, gt=1)
+    seconds: float | None = Field(None, gt=0, description="training time at most")
+
+
+class Embed(_Settings):
+    """Settings of encode once, cache, fit a head. The head is trained by the gradient loop on cached vectors."""
+
+    trainer: Literal["embed"] = "embed"
+    encode_tokens: int = Field(8192, gt=0, description="padded tokens a batch while encoding")
+    precision: Literal["auto", "bf16", "fp32"] = Field("fp32", description="of the encoder")
+    head: Gradient = Gradient(epochs=20, batch_size=64, lr=1e-3, weight_decay=0.01, precision="fp32", compile="off")
+
+
+SETTINGS: dict[str, type[_Settings]] = {"gradient": Gradient, "trees": Trees, "embed": Embed}
