@@ -1,0 +1,192 @@
+"""Scores with their direction, and honest intervals by resampling groups.
+
+Every metric keeps a few floats a row (`stats`), so that batches and folds concatenate and a bootstrap can resample whole
+groups (patients, clusters). Values are float64; a value is NaN where it is undefined, for example an AUC with one class.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from domains.contract import Metric
+from trainers.contract import JSON, Predictions
+
+NUM_RESAMPLES = 1000
+FEWEST_GROUPS = 10
+_SMALLEST_PROBABILITY = 1e-15
+
+
+def classification_metrics(classes: Sequence[str], *, imbalanced: bool = False) -> tuple[Metric, ...]:
+    """Accuracy, macro-F1, AUC-ROC (binary, or the mean of one class against the rest) and log loss.
+
+    classes: names in the order of `Facts.classes`; for two classes the second is the positive one.
+    imbalanced: macro-F1 decides instead of accuracy.
+    A row whose true class the model does not know counts as wrong.
+    """
+    names = tuple(classes)
+    decisions, probabilities = partial(_decisions, names), partial(_probabilities, names)
+    auc = Metric("auc", "", True, probabilities, _binary_auc if len(names) == 2 else _mean_auc)
+    accuracy = Metric("accuracy", "", True, decisions, _accuracy)
+    macro_f1 = Metric("macro_f1", "", True, decisions, _macro_f1)
+    log_loss = Metric("log_loss", "nats", False, probabilities, _log_loss)
+    first = (macro_f1, accuracy) if imbalanced else (accuracy, macro_f1)
+    return (*first, auc, log_loss)
+
+
+def regression_metrics(first: str = "rmse", unit: str = "") -> tuple[Metric, ...]:
+    """Root mean squared error, mean absolute error, R2 and Spearman's rank correlation; `first` decides.
+
+    unit: of the target, shown beside the errors.
+    """
+    found = {
+        "rmse": Metric("rmse", unit, False, _numbers, _rmse),
+        "mae": Metric("mae", unit, False, _numbers, _mae),
+        "r2": Metric("r2", "", True, _numbers, _r2),
+        "spearman": Metric("spearman", "", True, _numbers, _spearman),
+    }
+    return (found.pop(first), *found.values())
+
+
+def scores(metrics: Sequence[Metric], truth: np.ndarray, predictions: Predictions, groups: np.ndarray) -> JSON:
+    """{metric: {value, low, high}} with 95 % bootstrap intervals over `groups`.
+
+    An undefined value is None with a `reason`; with fewer than ten groups low and high are None and `reason` says so.
+    Rows without an answer (a `problem`) are left out.
+    """
+    fine = np.array([not problem for problem in predictions.problems], dtype=bool)
+    truth, predictions, groups = truth[fine], predictions.take(np.flatnonzero(fine)), np.asarray(groups)[fine]
+    return {metric.name: _score(metric, metric.stats(truth, predictions), groups) for metric in metrics}
+
+
+def point(metric: Metric, truth: np.ndarray, predictions: Predictions) -> float | None:
+    """The value alone; None where it is undefined."""
+    value = metric.value(metric.stats(truth, predictions)) if len(truth) else float("nan")
+    return value if np.isfinite(value) else None
+
+
+def interval(metric: Metric, stats: np.ndarray, groups: np.ndarray, *, seed: int = 0) -> tuple[float, float] | None:
+    """The central 95 % of the metric over bootstrap resamples of whole groups; None under ten groups.
+
+    Percentile bootstrap, clusters drawn with replacement (Davison & Hinkley 1997, section 3.8).
+    """
+    _, codes = np.unique(groups, return_inverse=True)
+    num_groups = int(codes.max()) + 1 if len(codes) else 0
+    if num_groups < FEWEST_GROUPS:
+        return None
+    members = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    alone = num_groups == len(codes)
+    rng = np.random.default_rng(seed)
+    values = []
+    for _ in range(NUM_RESAMPLES):
+        drawn = rng.integers(num_groups, size=num_groups)
+        rows = drawn if alone else np.concatenate([members[group] for group in drawn])
+        values.append(metric.value(stats[rows]))
+    finite = np.asarray(values)[np.isfinite(values)]
+    if not len(finite):
+        return None
+    low, high = np.quantile(finite, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _score(metric: Metric, stats: np.ndarray, groups: np.ndarray) -> JSON:
+    value = metric.value(stats) if len(stats) else float("nan")
+    if not np.isfinite(value):
+        return {"value": None, "low": None, "high": None, "reason": f"undefined on these {len(stats)} rows"}
+    bounds = interval(metric, stats, groups)
+    if bounds is None:
+        few = len(np.unique(groups))
+        return {"value": float(value), "low": None, "high": None, "reason": f"too few groups for an interval: {few}"}
+    return {"value": float(value), "low": bounds[0], "high": bounds[1]}
+
+
+# --- classification: stats are [true class, predicted class] or [true class, probability of every class] ---
+
+
+def _positions(names: Sequence[str], values: np.ndarray) -> np.ndarray:
+    place = {name: position for position, name in enumerate(names)}
+    return np.array([place.get(value, -1) for value in values], dtype=np.float64)
+
+
+def _decisions(names: tuple[str, ...], truth: np.ndarray, predictions: Predictions) -> np.ndarray:
+    return np.column_stack([_positions(names, truth), _positions(names, predictions.values)])
+
+
+def _probabilities(names: tuple[str, ...], truth: np.ndarray, predictions: Predictions) -> np.ndarray:
+    """The columns follow `names`, whatever classes the predictor knew (a baseline may have seen fewer)."""
+    stats = np.zeros((len(truth), 1 + len(names)))
+    stats[:, 0] = _positions(names, truth)
+    known: Any = predictions.scores
+    for column, name in enumerate(predictions.classes):
+        if name in names:
+            stats[:, 1 + names.index(name)] = known[:, column]
+    return stats
+
+
+def _accuracy(stats: np.ndarray) -> float:
+    return float(np.mean(stats[:, 0] == stats[:, 1]))
+
+
+def _macro_f1(stats: np.ndarray) -> float:
+    """Mean F1 over the classes that occur in the truth or the answers (scikit-learn's default)."""
+    truth, answer = stats.astype(int).T + 1
+    size = int(max(truth.max(), answer.max())) + 1
+    hits = np.bincount(truth[truth == answer], minlength=size)
+    total = np.bincount(truth, minlength=size) + np.bincount(answer, minlength=size)
+    present = total > 0
+    return float(np.mean(2 * hits[present] / total[present]))
+
+
+def _auc(positive: np.ndarray, score: np.ndarray) -> float:
+    """Mann-Whitney's statistic: the share of pairs in the right order, ties counted half."""
+    num_positive = int(positive.sum())
+    num_negative = len(positive) - num_positive
+    if not num_positive or not num_negative:
+        return float("nan")
+    rank_sum = rankdata(score)[positive].sum()
+    return float((rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
+
+
+def _binary_auc(stats: np.ndarray) -> float:
+    return _auc(stats[:, 0] == 1, stats[:, 2])
+
+
+def _mean_auc(stats: np.ndarray) -> float:
+    values = [_auc(stats[:, 0] == k, stats[:, 1 + k]) for k in range(stats.shape[1] - 1)]
+    found = [value for value in values if np.isfinite(value)]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def _log_loss(stats: np.ndarray) -> float:
+    truth = stats[:, 0].astype(int)
+    given = np.where(truth < 0, 0.0, stats[np.arange(len(stats)), 1 + truth])
+    return float(-np.mean(np.log(np.clip(given, _SMALLEST_PROBABILITY, 1.0))))
+
+
+# --- regression: stats are [truth, answer] ---
+
+
+def _numbers(truth: np.ndarray, predictions: Predictions) -> np.ndarray:
+    return np.column_stack([truth.astype(np.float64), predictions.values.astype(np.float64)])
+
+
+def _rmse(stats: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((stats[:, 0] - stats[:, 1]) ** 2)))
+
+
+def _mae(stats: np.ndarray) -> float:
+    return float(np.mean(np.abs(stats[:, 0] - stats[:, 1])))
+
+
+def _r2(stats: np.ndarray) -> float:
+    spread = np.sum((stats[:, 0] - stats[:, 0].mean()) ** 2)
+    return float(1 - np.sum((stats[:, 0] - stats[:, 1]) ** 2) / spread) if spread > 0 else float("nan")
+
+
+def _spearman(stats: np.ndarray) -> float:
+    ranks = np.column_stack([rankdata(stats[:, 0]), rankdata(stats[:, 1])])
+    if (ranks.std(axis=0) == 0).any():
+        return float("nan")
+    return float(np.corrcoef(ranks.T)[0, 1])

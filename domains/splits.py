@@ -1,0 +1,223 @@
+"""Train, valid and test parts without leaks: a data type supplies keys, everything else happens here.
+
+Rules: `random`, `stratified` (class shares kept even), `grouped` (rows of a group stay together, class shares as even as
+the groups allow), `time` (the last rows are the test) and `given` (as the user laid the files out). The result carries its
+proof: sizes, class shares, groups, and the highest similarity found across sides where the data type can measure one.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from domains.contract import Keys, Split
+from trainers.contract import JSON
+from trainers.errors import DataError, UsageError, did_you_mean
+
+RULES = ("random", "stratified", "grouped", "time", "given")
+SHARES = (0.70, 0.15, 0.15)
+LARGEST_FREE_GROUP = 0.20
+"""A group with more than this share of the rows goes whole to train: no test made of one family is worth having."""
+_PARTS = ("train", "valid", "test")
+_MOST_ROUNDS = 20
+
+
+def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None) -> Split:
+    """Divide `num_rows` rows by `keys`; `rule` overrides what the data type chose, and the evidence then says so.
+
+    Raises UsageError for an unknown rule or one whose key is missing, DataError when train or test would be empty.
+    """
+    chosen = _checked_rule(rule or keys.rule, keys)
+    rng = np.random.default_rng([seed, 0x5B117])
+    part = _assign(replace(keys, rule=chosen), num_rows, rng)
+    group = np.arange(num_rows) if keys.group is None else _codes(keys.group)
+    moved = _move_leaks(keys, part, group) if chosen == "grouped" else {}
+    positions = [np.flatnonzero(part == k) for k in range(3)]
+    for name, rows in zip(_PARTS, positions, strict=True):
+        if not len(rows) and name != "valid":
+            raise DataError(f"The {chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups.")
+    evidence = {**_evidence(keys, part, group), **moved, **_override(keys, chosen)}
+    return Split(chosen, *positions, group, evidence)
+
+
+def _checked_rule(rule: str, keys: Keys) -> str:
+    if rule not in RULES:
+        raise UsageError(f"Unknown split {rule!r}.{did_you_mean(rule, RULES)} Known: {', '.join(RULES)}.")
+    needs = {"grouped": ("group", "--group COLUMN"), "time": ("order", "--order COLUMN"), "given": ("given", "folders")}
+    if rule in needs and getattr(keys, needs[rule][0]) is None:
+        raise UsageError(f"Split {rule!r} needs {needs[rule][1]}, and this data has none.")
+    return "random" if rule == "stratified" and keys.stratum is None else rule
+
+
+def _override(keys: Keys, chosen: str) -> JSON:
+    if chosen in ("random", "stratified") and keys.rule in ("grouped", "time"):
+        why = f"similar rows may be on both sides; the default here is {keys.rule} ({keys.because})"
+        return {"optimistic": why}
+    return {}
+
+
+def _codes(values: Any) -> np.ndarray:
+    """Whole numbers 0.. for the distinct values, in order of first appearance."""
+    place: dict[Any, int] = {}
+    return np.array([place.setdefault(value, len(place)) for value in values], dtype=np.int64)
+
+
+def _strata(keys: Keys, num_rows: int) -> np.ndarray:
+    return np.zeros(num_rows, np.int64) if keys.stratum is None else _codes(keys.stratum)
+
+
+def _assign(keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray:
+    """(rows,) 0 train, 1 valid, 2 test, -1 unused."""
+    if keys.rule == "given":
+        return _as_given(keys, num_rows, rng)
+    if keys.rule == "time":
+        return _by_time(np.asarray(keys.order))
+    everything = np.arange(num_rows)
+    if keys.rule == "grouped":
+        return _by_group(_codes(keys.group), _strata(keys, num_rows), np.array(SHARES), rng)
+    strata = _strata(keys, num_rows) if keys.rule == "stratified" else np.zeros(num_rows, np.int64)
+    return _by_stratum(strata[everything], np.array(SHARES), rng)
+
+
+def _by_stratum(strata: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Rows of each stratum dealt in the given shares; with fewer rows than parts they all train.
+
+    What rounding leaves over goes to the part that is furthest below its share of everything dealt so far.
+    """
+    part = np.zeros(len(strata), np.int64)
+    owed = np.zeros(len(shares))
+    for code in np.unique(strata):
+        rows = rng.permutation(np.flatnonzero(strata == code))
+        if len(rows) < np.count_nonzero(shares):
+            continue
+        exact = shares * len(rows)
+        counts = np.floor(exact).astype(int)
+        owed += exact - counts
+        for _ in range(len(rows) - int(counts.sum())):
+            neediest = int(np.argmax(np.where(shares > 0, owed, -np.inf)))
+            counts[neediest] += 1
+            owed[neediest] -= 1
+        if counts[0] == 0:  # every class must be learned from at least one row
+            counts[int(counts.argmax())] -= 1
+            counts[0] = 1
+        part[rows] = np.repeat(np.arange(len(shares)), counts)
+    return part
+
+
+def _by_group(group: np.ndarray, strata: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Whole groups to parts, largest first, each where the class counts are furthest below their target."""
+    num_rows, num_groups = len(group), int(group.max()) + 1
+    counts = np.zeros((num_groups, int(strata.max()) + 1))
+    np.add.at(counts, (group, strata), 1)
+    sizes = counts.sum(axis=1)
+    # Each stratum weighs the same per row of its own: rare classes are spread as carefully as frequent ones.
+    weight = 1 / np.maximum(counts.sum(axis=0), 1)
+    target = shares[:, None] * counts.sum(axis=0)
+    filled = np.zeros_like(target)
+    home = np.zeros(num_groups, np.int64)
+    shuffled = rng.permutation(num_groups)
+    for g in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
+        if sizes[g] > LARGEST_FREE_GROUP * num_rows:
+            best = 0
+        else:
+            room = target - filled
+            gain = ((room - counts[g] / 2) * counts[g] * weight / np.maximum(shares, 1e-9)[:, None]).sum(axis=1)
+            best = int(np.argmax(np.where(shares > 0, gain, -np.inf)))
+        home[g] = best
+        filled[best] += counts[g]
+    return home[group]
+
+
+def _by_time(order: np.ndarray) -> np.ndarray:
+    """Train, then valid, then test; rows of the same moment stay on one side."""
+    ranked = np.argsort(order, kind="stable")
+    part = np.zeros(len(order), np.int64)
+    first_valid = _first_of_moment(order[ranked], round(SHARES[0] * len(order)))
+    first_test = _first_of_moment(order[ranked], round((SHARES[0] + SHARES[1]) * len(order)))
+    part[ranked[first_valid:]] = 1
+    part[ranked[first_test:]] = 2
+    return part
+
+
+def _first_of_moment(ordered: np.ndarray, position: int) -> int:
+    while 0 < position < len(ordered) and ordered[position] == ordered[position - 1]:
+        position += 1
+    return position
+
+
+def _as_given(keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray:
+    """The user's parts; a missing valid (or test) is carved from train, by group and stratum."""
+    given = np.asarray(keys.given, dtype=object)
+    part = np.full(num_rows, -1, np.int64)
+    for code, name in enumerate(_PARTS):
+        part[given == name] = code
+    for code in (2, 1):
+        if not (part == code).any():
+            train = np.flatnonzero(part == 0)
+            shares = np.zeros(3)
+            shares[code] = SHARES[code] / (SHARES[0] + SHARES[code])
+            shares[0] = 1 - shares[code]
+            strata = _strata(keys, num_rows)[train]
+            if keys.group is not None:
+                part[train] = _by_group(_codes(np.asarray(keys.group, dtype=object)[train]), strata, shares, rng)
+            else:
+                part[train] = _by_stratum(strata, shares, rng)
+    return part
+
+
+def _move_leaks(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
+    """Move what is still similar across sides, whole groups at a time: to train, and from test to valid. In place."""
+    if keys.links is None:
+        return {}
+    moved = 0
+    fresh = np.flatnonzero(part == 0)
+    for _ in range(_MOST_ROUNDS):  # what moves may pull others after it
+        hits = _hits(keys.links, np.flatnonzero(part > 0), fresh)
+        if not len(hits):
+            break
+        fresh = np.flatnonzero(np.isin(group, group[hits]) & (part > 0))
+        part[fresh] = 0
+        moved += len(fresh)
+    for _ in range(_MOST_ROUNDS):
+        hits = _hits(keys.links, np.flatnonzero(part == 2), np.flatnonzero(part == 1))
+        if not len(hits):
+            break
+        rows = np.isin(group, group[hits]) & (part == 2)
+        part[rows] = 1
+        moved += int(rows.sum())
+    highest = max(
+        _highest(keys.links, np.flatnonzero(part > 0), np.flatnonzero(part == 0)),
+        _highest(keys.links, np.flatnonzero(part == 2), np.flatnonzero(part == 1)),
+    )
+    return {"rows_moved": moved, "highest_similarity_across": highest}
+
+
+def _hits(links: Any, these: np.ndarray, those: np.ndarray) -> np.ndarray:
+    return these[links(these, those) > 0] if len(these) and len(those) else these[:0]
+
+
+def _highest(links: Any, these: np.ndarray, those: np.ndarray) -> float:
+    return float(links(these, those).max()) if len(these) and len(those) else 0.0
+
+
+def _evidence(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
+    sizes = {name: int((part == code).sum()) for code, name in enumerate(_PARTS)}
+    groups = {name: len(np.unique(group[part == code])) for code, name in enumerate(_PARTS)}
+    return {
+        "because": keys.because,
+        "num_rows": {**sizes, "unused": int((part < 0).sum())},
+        "num_groups": groups,
+        "class_shares": _class_shares(keys, part),
+        **keys.evidence,
+    }
+
+
+def _class_shares(keys: Keys, part: np.ndarray) -> JSON:
+    if keys.stratum is None:
+        return {}
+    labels = np.asarray(keys.stratum).astype(str)
+    shares = {}
+    for code, name in enumerate(_PARTS):
+        found, counts = np.unique(labels[part == code], return_counts=True)
+        shares[name] = {label: round(int(n) / int(counts.sum()), 4) for label, n in zip(found, counts, strict=True)}
+    return shares
