@@ -87,7 +87,7 @@ class Keys:
     stratum: class shares are kept even across parts.
     rule: what the data type chose for this data, and `because` in words.
     links: for groups made by similarity: links(these, those) gives, for each position of `these`, the highest
-        similarity in [0, 1] to any row of `those` among pairs that count as near, else 0. Splits move what still hits.
+        similarity in [0, 1] to any row of `those` that a search finds, else 0. Splits move what reaches `near`.
     """
 
     rule: Rule = "random"
@@ -97,6 +97,7 @@ class Keys:
     given: Sequence[str] | None = None
     stratum: Sequence[Any] | None = None
     links: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    near: float = 0.3
     evidence: JSON = field(default_factory=dict)
 
 

@@ -166,38 +166,23 @@ def _as_given(keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray
 
 
 def _move_leaks(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
-    """Move what is still similar across sides, whole groups at a time: to train, and from test to valid. In place."""
+    """Move what is still similar across sides, whole groups at a time: to train, then from test to valid. In place."""
     if keys.links is None:
         return {}
-    moved = 0
-    fresh = np.flatnonzero(part == 0)
-    for _ in range(_MOST_ROUNDS):  # what moves may pull others after it
-        hits = _hits(keys.links, np.flatnonzero(part > 0), fresh)
-        if not len(hits):
-            break
-        fresh = np.flatnonzero(np.isin(group, group[hits]) & (part > 0))
-        part[fresh] = 0
-        moved += len(fresh)
-    for _ in range(_MOST_ROUNDS):
-        hits = _hits(keys.links, np.flatnonzero(part == 2), np.flatnonzero(part == 1))
-        if not len(hits):
-            break
-        rows = np.isin(group, group[hits]) & (part == 2)
-        part[rows] = 1
-        moved += int(rows.sum())
-    highest = max(
-        _highest(keys.links, np.flatnonzero(part > 0), np.flatnonzero(part == 0)),
-        _highest(keys.links, np.flatnonzero(part == 2), np.flatnonzero(part == 1)),
-    )
-    return {"rows_moved": moved, "highest_similarity_across": highest}
-
-
-def _hits(links: Any, these: np.ndarray, those: np.ndarray) -> np.ndarray:
-    return these[links(these, those) > 0] if len(these) and len(those) else these[:0]
-
-
-def _highest(links: Any, these: np.ndarray, those: np.ndarray) -> float:
-    return float(links(these, those).max()) if len(these) and len(those) else 0.0
+    moved, left = 0, 0.0
+    for home, away in ((0, (1, 2)), (1, (2,))):
+        fresh = np.flatnonzero(part == home)
+        for _ in range(_MOST_ROUNDS):  # what moves may pull others after it
+            others = np.flatnonzero(np.isin(part, away))
+            nearness = keys.links(others, fresh) if len(others) and len(fresh) else np.zeros(len(others))
+            hits = others[nearness >= keys.near]
+            if not len(hits):
+                left = max(left, float(nearness.max(initial=0.0)))
+                break
+            fresh = np.flatnonzero(np.isin(group, group[hits]) & np.isin(part, away))
+            part[fresh] = home
+            moved += len(fresh)
+    return {"rows_moved": moved, "highest_similarity_across": left}
 
 
 def _evidence(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
