@@ -1,19 +1,31 @@
 """What the `train:` block of a recipe may say, one class per trainer. Light: pydantic only, so that `zoo check` and
 `--set` can validate without torch."""
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
+Flags = Mapping[str, Callable[[Any], dict[str, Any]]]
+
+
 class _Settings(BaseModel):
+    """`flags`: what the command line's --epochs, --budget and --precision set, as paths below `train`."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    flags: ClassVar[Flags] = {}
 
 
 class Gradient(_Settings):
     """Settings of the gradient loop. At most one budget of `epochs`, `steps` and `seconds` ends training; with none,
     `epochs` is 10."""
 
+    flags: ClassVar[Flags] = {
+        "epochs": lambda value: {"epochs": value, "steps": None, "seconds": None},
+        "budget": lambda value: {"seconds": value, "steps": None, "epochs": None},
+        "precision": lambda value: {"precision": value},
+    }
     trainer: Literal["gradient"] = "gradient"
     epochs: float | None = Field(None, gt=0, description="passes over the training examples")
     steps: int | None = Field(None, gt=0, description="optimizer steps")
@@ -55,6 +67,7 @@ class Gradient(_Settings):
 class Trees(_Settings):
     """Settings of boosted trees; names follow XGBoost, and LightGBM's equivalents are set from them."""
 
+    flags: ClassVar[Flags] = {"budget": lambda value: {"seconds": value}}
     trainer: Literal["trees"] = "trees"
     rounds: int = Field(2000, gt=0, description="trees at most")
     early_stopping: int | None = Field(50, gt=0, description="rounds without gain on the validation part")
@@ -72,6 +85,11 @@ class Trees(_Settings):
 class Embed(_Settings):
     """Settings of encode once, cache, fit a head. The head is trained by the gradient loop on cached vectors."""
 
+    flags: ClassVar[Flags] = {
+        "epochs": lambda value: {"head.epochs": value, "head.steps": None, "head.seconds": None},
+        "budget": lambda value: {"head.seconds": value, "head.steps": None, "head.epochs": None},
+        "precision": lambda value: {"precision": value},
+    }
     trainer: Literal["embed"] = "embed"
     encode_tokens: int = Field(8192, gt=0, description="padded tokens a batch while encoding")
     precision: Literal["auto", "bf16", "fp32"] = Field("fp32", description="of the encoder")

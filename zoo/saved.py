@@ -1,0 +1,140 @@
+"""A run folder: created once, written atomically, sealed with hashes, verified when it is loaded again.
+
+    config.yaml   the recipe and what the user said, with the origin of each value
+    plan.json     everything fixed before training        split.json    ids of the parts and the proof
+    data.json     fingerprint, counts, notices             env.json      versions and machine
+    events.jsonl  one line an event                        checkpoints/  while training
+    model/        what `load` needs                        predictions.csv, metrics.json, actual.json, README.md
+    complete.json sha256 of every file; written last. Without it the run is not finished.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trainers.contract import JSON
+from trainers.errors import DataError, UsageError, did_you_mean
+
+COMPLETE = "complete.json"
+SCHEMA_VERSION = 1
+_NOT_SEALED = ("checkpoints", COMPLETE, "STOP", "lock")
+
+
+def new_folder(recipe: str, out: str | Path | None) -> Path:
+    """Create an empty run folder: `out`, or runs/<recipe>-<number>. Never an existing one with content."""
+    if out is not None:
+        folder = Path(out)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UsageError(f"{folder} exists and is not empty; a run is never overwritten. Choose another --out.")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    stem = recipe.replace("/", "-")
+    for number in range(1, 100_000):
+        folder = Path("runs") / f"{stem}-{number:03d}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:  # also when another process took the number this moment
+            continue
+        return folder
+    raise UsageError(f"runs/ holds too many runs of {recipe}. Choose a folder with --out.")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON: a temporary file, flushed to disk, then renamed. NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` so that a reader sees the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file of a run. Raises DataError where it is missing or torn."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing. Is {path.parent} a run folder of zoo train?") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error}). The run folder is damaged.") from None
+
+
+def seal(folder: Path) -> None:
+    """Mark the run complete: drop the snapshots, then write the hash of every file."""
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    (folder / "lock").unlink(missing_ok=True)
+    files = {name: _sha256(folder / name) for name in _files(folder)}
+    write_json(folder / COMPLETE, {"schema_version": SCHEMA_VERSION, "sha256": files, "seal": _seal(files)})
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the run was sealed."""
+    return (folder / COMPLETE).exists()
+
+
+def verify(folder: Path) -> None:
+    """Raise DataError unless every file is as it was sealed. Raises UsageError where `folder` is no finished run."""
+    if not folder.is_dir():
+        near = did_you_mean(folder.name, [path.name for path in folder.parent.glob("*") if path.is_dir()])
+        raise UsageError(f"{folder}: no such run folder.{near}")
+    if not is_complete(folder):
+        if (folder / "plan.json").exists():
+            raise UsageError(f"{folder}: this run is not finished. Continue it with: zoo resume {folder}")
+        raise UsageError(f"{folder}: not a run folder (no {COMPLETE}). Give the folder that zoo train printed last.")
+    marker = read_json(folder / COMPLETE)
+    if not isinstance(marker, dict) or marker.get("seal") != _seal(marker.get("sha256")):
+        raise DataError(f"{folder / COMPLETE}: damaged. Restore the run folder from a copy, or train again.")
+    for name, digest in marker["sha256"].items():
+        path = folder / name
+        if not path.is_file() or _sha256(path) != digest:
+            raise DataError(f"{path}: changed or missing since training. Restore it from a copy, or train again.")
+
+
+def append_experiment(folder: Path, row: JSON) -> None:
+    """One line for this run in experiments.tsv beside it; a header first where the file is new."""
+    path = folder.parent / "experiments.tsv"
+    header = "" if path.exists() else "\t".join(row) + "\n"
+    values = [re.sub(r"\s+", " ", "" if value is None else str(value)) for value in row.values()]
+    with path.open("a", encoding="utf-8") as file:
+        file.write(header + "\t".join(values) + "\n")
+
+
+def _files(folder: Path) -> list[str]:
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(path.as_posix() for path in found if path.parts[0] not in _NOT_SEALED)
+
+
+def _seal(files: Any) -> str:
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run folder for this process; the system lets go when the process dies, however it dies.
+
+    Raises UsageError while another process trains in it.
+    """
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{folder}: another process is training in this run folder right now.") from None
+        yield

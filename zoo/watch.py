@@ -1,0 +1,105 @@
+"""What a learner sees of its run, and what a person sees of the learner: events, progress, scores, requests to stop."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from domains.contract import Metric
+from domains.metrics import point
+from trainers.contract import Predictions
+
+_LINE_EVERY_SECONDS = 30.0
+_WANTED = {signal.SIGTERM: "signal", signal.SIGUSR1: "signal", signal.SIGINT: "interrupt"}
+
+
+def cache_folder() -> Path:
+    """Where embeddings and decoded pictures outlive a run: $ZOO_CACHE, else zoo/ in the user's cache folder."""
+    named = os.environ.get("ZOO_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named) if named else base / "zoo"
+
+
+class RunWatch:
+    """`trainers.contract.Watch` of one run: writes events.jsonl, shows progress on stderr, hears signals.
+
+    say: prints one line for a person; None is silent.
+    """
+
+    rank = 0
+    world = 1
+
+    def __init__(self, folder: Path, metric: Metric, say: Callable[[str], None] | None) -> None:
+        self.folder = folder
+        self.cache = cache_folder()
+        self.metric = metric.name
+        self.higher_is_better = metric.higher_is_better
+        self._deciding = metric
+        self._say = say
+        self._asked: str | None = None
+        self._shown_at = time.monotonic()
+
+    def score(self, rows: Any, predictions: Predictions) -> float | None:
+        """The deciding metric on `rows`; None where it is undefined."""
+        return point(self._deciding, rows.target(), predictions)
+
+    def log(self, **event: Any) -> None:
+        """Append the event to events.jsonl and show it: steps every 30 seconds, everything else at once."""
+        line = json.dumps({"time": round(time.time(), 3), **event}, default=float)
+        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        self._show(event)
+
+    def should_stop(self) -> str | None:
+        """ "signal", "interrupt" or "file" (a file named STOP in the run folder), else None."""
+        if self._asked is None and (self.folder / "STOP").exists():
+            self._asked = "file"
+        return self._asked
+
+    @contextmanager
+    def hearing_signals(self) -> Iterator[None]:
+        """Turn SIGTERM, SIGUSR1 and Ctrl-C into requests to save and stop; a second Ctrl-C ends at once."""
+        before = {number: signal.getsignal(number) for number in _WANTED}
+        try:
+            for number in _WANTED:
+                signal.signal(number, self._hear)
+        except ValueError:  # not the main thread (a notebook's worker): signals go elsewhere
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: int, _frame: FrameType | None) -> None:
+        if self._asked == "interrupt" and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._asked = _WANTED[signal.Signals(number)]
+
+    def _show(self, event: dict[str, Any]) -> None:
+        if self._say is None or event.get("kind") == "save":
+            return
+        now = time.monotonic()
+        steady = event.get("kind") == "step" and "last" not in event
+        if steady and now - self._shown_at < (2.0 if sys.stderr.isatty() else _LINE_EVERY_SECONDS):
+            return
+        self._shown_at = now
+        self._say(_line(event))
+
+
+def _line(event: dict[str, Any]) -> str:
+    """One event for a person: `eval  step 200  score 0.91`."""
+    words = [f"{name} {_short(value)}" for name, value in event.items() if name not in ("kind", "text", "last")]
+    head = f"{event.get('kind', '')}: {event['text']}" if "text" in event else str(event.get("kind", ""))
+    return "  ".join([head, *words])
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
