@@ -1,0 +1,118 @@
+"""What the target column means: classes or numbers, their names, and the rows whose target cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from domains.contract import BadRow
+from domains.shared.cells import as_numbers
+from trainers.errors import DataError, UsageError, did_you_mean
+
+TASKS = ("classification", "regression")
+MAX_WHOLE_CLASSES = 20
+MAX_CLASSES = 1000
+# A text column with so many numbers is a column of numbers with a few strays, not classes.
+MOSTLY_NUMBERS = 0.9
+
+
+def infer_task(values: pd.Series, task: str | None = None, *, comma: bool = False) -> tuple[str, str]:
+    """The task that a target column asks for, and a notice where that was a judgement ('' where it was not).
+
+    Text, bool and category: classification. Whole numbers with at most 20 distinct values, each on three rows or more:
+    the same, said aloud unless there are two. Other numbers: regression. A given `task` is only checked.
+    Raises UsageError for an unknown task, DataError if the values look like names of rows.
+    """
+    if task is not None and task not in TASKS:
+        raise UsageError(f"--task {task}: unknown task.{did_you_mean(task, TASKS)} Known: {', '.join(TASKS)}.")
+    chosen, notice = (task, "") if task else _guess_task(values, comma)
+    if chosen == "classification":
+        _refuse_names(values)
+    return chosen, notice
+
+
+def _guess_task(values: pd.Series, comma: bool) -> tuple[str, str]:
+    present = values.dropna()
+    if not pd.api.types.is_numeric_dtype(values.dtype):
+        _, strays = as_numbers(present, comma=comma)
+        if len(present) and 0 < strays.sum() <= (1 - MOSTLY_NUMBERS) * len(present):
+            return "regression", f"target {values.name!r} is taken as numbers, though {strays.sum():,} cells hold none"
+        return "classification", ""
+    if pd.api.types.is_bool_dtype(values.dtype):
+        return "classification", ""
+    whole = bool(np.equal(np.mod(present[np.isfinite(present)], 1), 0).all())
+    distinct = present.nunique()
+    if not whole or distinct > MAX_WHOLE_CLASSES or (distinct > 2 and distinct > len(present) / 3):
+        return "regression", ""
+    if distinct <= 2:
+        return "classification", ""
+    return "classification", (
+        f"target {values.name!r} holds {distinct} distinct whole numbers and is taken as classes. "
+        "If it measures an amount, say --task regression."
+    )
+
+
+def _refuse_names(values: pd.Series) -> None:
+    num_classes, num_rows = values.nunique(), int(values.notna().sum())
+    if num_classes > MAX_CLASSES or (num_classes > 2 and num_classes > num_rows / 2):
+        raise DataError(
+            f"target {values.name!r}: {num_classes:,} distinct values in {num_rows:,} rows look like names of rows, "
+            "not like classes. Choose another column with --target, or say --task regression if they are numbers."
+        )
+
+
+def label_texts(values: pd.Series) -> np.ndarray:
+    """(rows,) class name of each row as text, as in the file: 3 -> "3", 1.0 -> "1", True -> "True", missing -> None."""
+    codes, distinct = pd.factorize(values, use_na_sentinel=True)
+    names = np.array([*(_label(value) for value in distinct), None], dtype=object)
+    return names[codes]
+
+
+def _label(value: object) -> str:
+    if isinstance(value, (float, np.floating)):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    return str(value)
+
+
+def class_names(labels: np.ndarray | Sequence[str | None]) -> tuple[str, ...]:
+    """The distinct labels, in numeric order if all are numbers ("9" before "10"), else by text.
+
+    Raises DataError if there are fewer than two: nothing can be learned.
+    """
+    names = {str(label) for label in labels if label is not None}
+    if len(names) < 2:
+        only = f"only one class ({names.pop()!r})" if names else "no class at all"
+        raise DataError(f"the target has {only}; classification needs two or more. Check --target and the rows.")
+    try:
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def target_values(values: pd.Series, task: str, *, comma: bool = False) -> np.ndarray:
+    """(rows,) the target as a table keeps it: class names (object, None if missing) or float64 (NaN if unusable)."""
+    if task == "classification":
+        return label_texts(values)
+    numbers, _ = as_numbers(values, comma=comma)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+def bad_targets(
+    values: pd.Series, task: str, places: Sequence[str], *, comma: bool = False, classes: Sequence[str] = ()
+) -> list[BadRow]:
+    """Every row whose target cannot be used, with the reason. classes: where given, others are unknown.
+
+    places: where each row stands, by position.
+    """
+    missing = values.isna().to_numpy()
+    reasons = {int(i): f"no value in target column {values.name!r}" for i in np.flatnonzero(missing)}
+    unusable = ~np.isfinite(as_numbers(values, comma=comma)[0]) if task == "regression" else np.zeros(len(values), bool)
+    for i in np.flatnonzero(unusable & ~missing):
+        reasons[int(i)] = f"target {values.name!r} is {str(values.iloc[i])!r}, not a finite number"
+    if task == "classification" and classes:
+        labels = label_texts(values)
+        for i in np.flatnonzero(~np.isin(labels.astype(str), classes) & ~missing):
+            reasons[int(i)] = f"class {labels[i]!r} was not in the training data.{did_you_mean(labels[i], classes)}"
+    return [BadRow(i, places[i], reasons[i]) for i in sorted(reasons)]
