@@ -3,7 +3,7 @@
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -15,6 +15,7 @@ from trainers.settings import SETTINGS
 from zoo.registry import Recipe
 
 _BLOCKS = ("options", "train")
+_BUDGETS = ("epochs", "steps", "seconds")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,16 @@ def plan_run(recipe: Recipe, facts: Facts, *, machine: Machine, wishes: Wishes, 
         estimates=estimates,
         origins=origins,
     )
+
+
+def with_settings(plan: Plan, sets: Mapping[str, Any]) -> Plan:
+    """The plan with some `train.` settings changed, for predicting with a run that is finished."""
+    layers = [("", _tree({}, plan.settings)), *(("--set", _nested(path, value)) for path, value in sets.items())]
+    merged, _ = _merged(layers)
+    if merged["options"]:
+        raise UsageError("A finished run keeps its options; only train. settings can be set now.")
+    settings = validated(SETTINGS[plan.settings["trainer"]], merged["train"], "train", plan.recipe)
+    return replace(plan, settings=settings.model_dump(mode="json"))
 
 
 def parse_sets(pairs: Sequence[str]) -> dict[str, Any]:
@@ -150,5 +161,7 @@ def _merge(into: JSON, layer: Mapping[str, Any], origin: str, prefix: str, origi
             into[name] = dict(into[name]) if isinstance(into.get(name), Mapping) else {}
             _merge(into[name], value, origin, f"{prefix}{name}.", origins)
         else:
+            if name in _BUDGETS and value is not None:  # one budget at a time: the last one named
+                into.update({other: None for other in _BUDGETS if into.get(other) is not None})
             into[name] = value
             origins[prefix + name] = origin

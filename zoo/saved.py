@@ -103,6 +103,11 @@ def verify(folder: Path) -> None:
             raise DataError(f"{path}: changed or missing since training. Restore it from a copy, or train again.")
 
 
+def discard(folder: Path) -> None:
+    """Remove a run folder in which nothing was learned."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def append_experiment(folder: Path, row: JSON) -> None:
     """One line for this run in experiments.tsv beside it; a header first where the file is new."""
     path = folder.parent / "experiments.tsv"

@@ -1,0 +1,153 @@
+"""Which data type a file or folder is, and how many rows it has, from a look at its head. Standard library only.
+
+`zoo recommend --data` uses it; the readers of the data types decide for themselves what they accept.
+"""
+
+import csv
+import gzip
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainers.errors import DataError
+
+PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
+_HEAD_ROWS = 200
+_RESIDUES = re.compile(r"[ACDEFGHIKLMNPQRSTVWYXBZUOJ*]{10,}", re.IGNORECASE)
+_BASES = re.compile(r"[ACGTUN]{10,}", re.IGNORECASE)
+_SMILES = re.compile(r"(?=.*[BCNOPSFIbcnops])[A-Za-z0-9@+\-\[\]()=#$/\\.%:*]+")
+_SMILES_NAMES = {"smiles", "canonical_smiles", "mol", "smi"}
+_FEW_CLASSES = 20
+
+
+@dataclass(frozen=True)
+class Sniffed:
+    """type: data type. num_rows: exact for files that are read through. task: from the target, else None."""
+
+    type: str
+    num_rows: int
+    task: str | None
+    because: str
+
+
+def sniff(path: Path, *, target: str | None = None) -> Sniffed:
+    """What `path` seems to be. Raises DataError when it is missing, empty or nothing known."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder.")
+    if path.is_dir():
+        return _folder(path)
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    last = suffixes[-1] if suffixes else ""
+    if last in {".fasta", ".fa", ".faa", ".fas", ".fna"}:
+        return _fasta(path)
+    if last == ".sdf":
+        return Sniffed("molecules", sum(line.startswith("$$$$") for line in _lines(path)), None, "SDF file")
+    if last == ".parquet":
+        return _parquet(path)
+    if last in {".txt", ".jsonl"}:
+        return Sniffed("text", sum(1 for line in _lines(path) if line.strip()), None, f"{last} file, one line a row")
+    if last in {".csv", ".tsv"}:
+        return _table(path, target)
+    raise DataError(f"{path}: cannot tell what {last or 'a file without a suffix'} holds. Say --type and --n.")
+
+
+def _folder(path: Path) -> Sniffed:
+    files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+    if (path / "dataset.json").exists() or any(file.name.endswith((".nii", ".nii.gz")) for file in files):
+        scans = [file for file in files if "labels" not in file.parent.name and file.name.endswith((".nii", ".nii.gz"))]
+        return Sniffed("medical", len(scans), "segmentation", "folder of NIfTI scans")
+    for kind, suffixes in (("images", PICTURES), ("audio", {".wav", ".flac", ".mp3"}), ("video", {".mp4", ".avi"})):
+        found = [file for file in files if file.suffix.lower() in suffixes]
+        if len(found) * 2 > len(files):
+            classes = {file.parent for file in found}
+            task = "classification" if len(classes) > 1 else None
+            return Sniffed(kind, len(found), task, f"folder with {len(found)} {kind} files in {len(classes)} folders")
+    raise DataError(f"{path}: a folder with no pictures, sounds, videos or scans. Say --type and --n.")
+
+
+def _fasta(path: Path) -> Sniffed:
+    lines = [line.strip() for line in _lines(path)]
+    letters = "".join(line for line in lines[:400] if not line.startswith(">"))
+    num_rows = sum(line.startswith(">") for line in lines)
+    kind = "genomics" if letters and _BASES.fullmatch(letters) else "proteins"
+    return Sniffed(kind, num_rows, None, f"FASTA file of {'nucleotides' if kind == 'genomics' else 'residues'}")
+
+
+def _parquet(path: Path) -> Sniffed:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(f"{path}: Parquet needs pyarrow (pip install 'domain-model-zoo[data]'), or say --type and --n.") from None
+    return Sniffed("tabular", parquet.ParquetFile(path).metadata.num_rows, None, "Parquet file")
+
+
+def _table(path: Path, target: str | None) -> Sniffed:
+    rows = _csv_rows(path)
+    header = next(rows, None)
+    if not header:
+        raise DataError(f"{path}: the file is empty.")
+    if target is not None and target not in header:
+        raise DataError(f"{path}: no column {target!r}. Columns: {', '.join(header)}.")
+    head, values, num_rows = [], set(), 0
+    for row in rows:
+        num_rows += 1
+        if num_rows <= _HEAD_ROWS:
+            head.append(row)
+        if target is not None and len(row) > header.index(target):
+            values.add(row[header.index(target)])
+    columns = {name: [row[k] for row in head if len(row) > k] for k, name in enumerate(header)}
+    kind, because = _kind_of(columns, target)
+    return Sniffed(kind, num_rows, _task_of(values) if target else None, because)
+
+
+def _kind_of(columns: dict[str, list[str]], target: str | None) -> tuple[str, str]:
+    for name, cells in columns.items():
+        filled = [cell.strip() for cell in cells if cell.strip()]
+        if name == target or not filled:
+            continue
+        if _mostly(_BASES.fullmatch, filled):
+            return "genomics", f"column {name!r} holds nucleotide sequences"
+        if _mostly(_RESIDUES.fullmatch, filled):
+            return "proteins", f"column {name!r} holds amino-acid sequences"
+        if name.lower() in _SMILES_NAMES and _mostly(_SMILES.fullmatch, filled):
+            return "molecules", f"column {name!r} holds SMILES"
+        if _mostly(lambda cell: Path(cell).suffix.lower() in PICTURES, filled):
+            return "images", f"column {name!r} holds picture files"
+        if sum(cell.count(" ") for cell in filled) > 8 * len(filled):
+            return "text", f"column {name!r} holds sentences"
+    return "tabular", "a table of numbers and categories"
+
+
+def _mostly(test: object, cells: list[str]) -> bool:
+    return sum(bool(test(cell)) for cell in cells) >= 0.9 * len(cells)  # type: ignore[operator]
+
+
+def _task_of(values: set[str]) -> str:
+    numbers = []
+    for value in values - {"", "NA", "NaN", "?"}:
+        try:
+            numbers.append(float(value))
+        except ValueError:
+            return "classification"
+    whole = all(number == int(number) for number in numbers)
+    return "classification" if whole and len(numbers) <= _FEW_CLASSES else "regression"
+
+
+def _csv_rows(path: Path) -> Iterator[list[str]]:
+    lines = (line.replace("\0", "") for line in _lines(path))
+    first = next(lines, "")
+    separator = max(",;\t|", key=first.count)
+    return csv.reader(_chained(first, lines), delimiter=separator)
+
+
+def _chained(first: str, rest: Iterable[str]) -> Iterator[str]:
+    yield first
+    yield from rest
+
+
+def _lines(path: Path) -> Iterator[str]:
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with suppress(UnicodeDecodeError), opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
+        yield from file

@@ -1,0 +1,51 @@
+"""What a file seems to be, from its head."""
+
+import pytest
+
+from domains.sniff import sniff
+from trainers.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind", "num_rows"),
+    [
+        ("a.csv", "x,y\n1,2\n3,4\n", "tabular", 2),
+        ("a.csv", "seq,y\nMKTAYIAKQRQISFVK,1\nMKLVVVGAGGVGKSAL,0\n", "proteins", 2),
+        ("a.csv", "dna,y\nACGTACGTACGTAA,1\n", "genomics", 1),
+        ("a.csv", "smiles,y\nCCO,1\nc1ccccc1O,0\n", "molecules", 2),
+        ("a.csv", "path,label\nx/1.png,1\nx/2.jpg,0\n", "images", 2),
+        ("a.csv", "\ufeffgr\u00f6\u00dfe;farbe\n1,5;rot\n", "tabular", 1),
+        ("a.fasta", ">a\nMKTAYIAKQR\nQISFVK\n>b\nMKL\n", "proteins", 2),
+        ("a.fa", ">a\nACGTACGTACGT\n", "genomics", 1),
+        ("a.jsonl", '{"text": "x"}\n{"text": "y"}\n', "text", 2),
+    ],
+)
+def test_the_type_and_the_number_of_rows_are_read_from_the_file(tmp_path, name, text, kind, num_rows):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    found = sniff(path)
+    assert (found.type, found.num_rows) == (kind, num_rows)
+
+
+def test_the_task_comes_from_the_target(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("x,label,value\n" + "".join(f"{i},{'ab'[i % 2]},{i / 7}\n" for i in range(30)))
+    assert sniff(path, target="label").task == "classification"
+    assert sniff(path, target="value").task == "regression"
+    assert sniff(path).task is None
+
+
+def test_class_folders_of_pictures_are_images_to_classify(tmp_path):
+    for name in ("cat/1.png", "dog/2.JPG", "dog/.DS_Store"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    found = sniff(tmp_path)
+    assert (found.type, found.num_rows, found.task) == ("images", 2, "classification")
+
+
+def test_a_missing_or_empty_file_is_named(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        sniff(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(DataError, match="empty"):
+        sniff(tmp_path / "empty.csv")

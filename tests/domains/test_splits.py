@@ -1,0 +1,112 @@
+"""Splits: sizes, class shares, whole groups, time order, and rows moved for likeness."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from domains.contract import Keys
+from domains.splits import make_split
+from trainers.errors import DataError, UsageError
+
+
+def parts_of(split):
+    return [set(split.train.tolist()), set(split.valid.tolist()), set(split.test.tolist())]
+
+
+@given(
+    groups=st.lists(st.integers(0, 12), min_size=30, max_size=200),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_group_is_ever_on_two_sides_and_no_row_is_lost(groups, seed):
+    keys = Keys("grouped", "by family", group=groups, stratum=[g % 2 for g in groups])
+    try:
+        split = make_split(keys, len(groups), seed=seed)
+    except DataError:
+        return  # too few groups for three parts
+    train, valid, test = parts_of(split)
+    assert train | valid | test == set(range(len(groups)))
+    sides = [{groups[i] for i in part} for part in (train, valid, test)]
+    assert not sides[0] & sides[1]
+    assert not sides[0] & sides[2]
+    assert not sides[1] & sides[2]
+
+
+def test_stratified_shares_are_within_one_row_of_70_15_15_in_every_class():
+    labels = ["a"] * 200 + ["b"] * 100 + ["c"] * 20
+    split = make_split(Keys("stratified", stratum=labels), len(labels), seed=1)
+    for name in "abc":
+        rows = {i for i, label in enumerate(labels) if label == name}
+        for part, share in zip(parts_of(split), (0.7, 0.15, 0.15), strict=True):
+            assert abs(len(part & rows) - share * len(rows)) <= 1
+
+
+def test_a_class_of_two_rows_goes_to_train():
+    labels = [3] * 40 + [9] * 2
+    split = make_split(Keys("stratified", stratum=labels), len(labels), seed=0)
+    assert {40, 41} <= set(split.train.tolist())
+
+
+def test_grouped_split_keeps_sizes_and_class_shares_near_the_target():
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 300, 2000)
+    label = (group % 5 == 0).astype(int)
+    split = make_split(Keys("grouped", group=group, stratum=label), 2000, seed=3)
+    sizes = [len(part) / 2000 for part in parts_of(split)]
+    assert np.allclose(sizes, [0.7, 0.15, 0.15], atol=0.02)
+    shares = [label[list(part)].mean() for part in parts_of(split)]
+    assert np.ptp(shares) < 0.05
+
+
+def test_a_family_with_a_fifth_of_the_rows_goes_whole_to_train():
+    group = [0] * 300 + list(range(1, 701))
+    split = make_split(Keys("grouped", group=group), 1000, seed=0)
+    assert set(range(300)) <= set(split.train.tolist())
+
+
+def test_rows_that_still_hit_train_move_there_with_their_group_until_nothing_hits():
+    """Rows i and i + 1 are alike for i in a chain of four: moving one pulls the next."""
+    chain = [10, 11, 12, 13]
+
+    def links(these, those):
+        near = {(a, b) for a, b in zip(chain, chain[1:], strict=False)}
+        return np.array([0.9 if any((a, b) in near or (b, a) in near for b in those) else 0.0 for a in these])
+
+    split = make_split(Keys("grouped", group=list(range(100)), links=links), 100, seed=5)
+    sides = [next(k for k, part in enumerate(parts_of(split)) if row in part) for row in chain]
+    assert len(set(sides)) == 1
+    assert split.evidence["highest_similarity_across"] == 0.0
+
+
+def test_time_split_puts_the_last_rows_in_the_test_and_keeps_a_moment_whole():
+    order = np.repeat(np.arange(50), 4)
+    split = make_split(Keys("time", order=order), 200, seed=0)
+    assert order[split.train].max() < order[split.valid].min()
+    assert order[split.valid].max() < order[split.test].min()
+
+
+def test_given_parts_are_respected_and_valid_is_carved_from_train():
+    given = ["train"] * 80 + ["test"] * 20
+    split = make_split(Keys("given", given=given, stratum=["x", "y"] * 50), 100, seed=0)
+    assert split.test.tolist() == list(range(80, 100))
+    assert set(split.train.tolist()) | set(split.valid.tolist()) == set(range(80))
+    assert 12 <= len(split.valid) <= 16
+
+
+def test_overriding_a_grouped_default_says_optimistic():
+    split = make_split(Keys("grouped", "families", group=[0, 1] * 50), 100, seed=0, rule="random")
+    assert "optimistic" in split.evidence
+
+
+def test_the_same_seed_gives_the_same_split_and_another_seed_another():
+    first, same, other = (make_split(Keys(), 100, seed=seed) for seed in (1, 1, 2))
+    assert first.test.tolist() == same.test.tolist()
+    assert first.test.tolist() != other.test.tolist()
+
+
+def test_an_unknown_rule_or_a_missing_key_is_named():
+    with pytest.raises(UsageError, match="Did you mean stratified"):
+        make_split(Keys(), 10, seed=0, rule="stratifed")
+    with pytest.raises(UsageError, match="--group"):
+        make_split(Keys(), 10, seed=0, rule="grouped")

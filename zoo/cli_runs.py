@@ -1,0 +1,211 @@
+"""The verbs that touch data: train, plan, resume, evaluate, predict. Heavy modules are imported when a verb runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Recipe = Annotated[str, typer.Argument(help="TYPE/NAME, see zoo list")]
+RunFolder = Annotated[Path, typer.Argument(help="run folder, as zoo train printed it")]
+Data = Annotated[str | None, typer.Option("--data", help="file or folder; left out: the recipe's demo")]
+Target = Annotated[str | None, typer.Option("--target", help="column to predict")]
+TaskName = Annotated[str | None, typer.Option("--task", help="classification or regression; left out: from the target")]
+Group = Annotated[str | None, typer.Option("--group", help="column whose values stay together in a split")]
+Order = Annotated[str | None, typer.Option("--order", help="time column: the last rows become the test")]
+IdColumn = Annotated[str | None, typer.Option("--id-column", help="column that names the rows")]
+Labels = Annotated[str | None, typer.Option("--labels", help="second file with ids and labels (FASTA)")]
+SplitRule = Annotated[str | None, typer.Option("--split", help="random, stratified, grouped, time or given")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value, for example train.lr=0.001; repeatable")]
+Epochs = Annotated[float | None, typer.Option("--epochs", help="passes over the training rows")]
+Budget = Annotated[float | None, typer.Option("--budget", help="seconds of training")]
+Precision = Annotated[str | None, typer.Option("--precision", help="auto, bf16 or fp32")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps")]
+Seed = Annotated[int, typer.Option("--seed", help="of the split, the order and the weights")]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="drop and count unusable rows")]
+Fast = Annotated[bool, typer.Option("--fast", help="skip the search for similar rows; the split says so")]
+Offline = Annotated[bool, typer.Option("--offline", help="never ask a model hub")]
+Out = Annotated[Path | None, typer.Option("--out", help="folder to write; never one with content")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs of this module to the command line."""
+    for verb in (train, plan, resume, evaluate, predict):
+        app.command()(verb)
+
+
+def train(
+    recipe: Recipe,
+    data: Data = None,
+    target: Target = None,
+    task: TaskName = None,
+    group: Group = None,
+    order: Order = None,
+    id_column: IdColumn = None,
+    labels: Labels = None,
+    split: SplitRule = None,
+    sets: Sets = None,
+    epochs: Epochs = None,
+    budget: Budget = None,
+    precision: Precision = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    skip_bad: SkipBad = False,
+    fast: Fast = False,
+    offline: Offline = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe on data, score it beside baselines, and keep it in a run folder."""
+    _prepare_process(offline)
+    from zoo import run
+    from zoo.plan import parse_sets
+
+    done = run.train(
+        recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
+        split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget, precision=precision, device=device,
+        seed=seed, skip_bad=skip_bad, fast=fast, out=out, say=_say,
+    )  # fmt: skip
+    _show_run(done, as_json=as_json)
+
+
+def plan(
+    recipe: Recipe,
+    data: Data = None,
+    target: Target = None,
+    task: TaskName = None,
+    group: Group = None,
+    order: Order = None,
+    id_column: IdColumn = None,
+    labels: Labels = None,
+    split: SplitRule = None,
+    sets: Sets = None,
+    epochs: Epochs = None,
+    budget: Budget = None,
+    precision: Precision = None,
+    device: Device = "auto",
+    seed: Seed = 0,
+    skip_bad: SkipBad = False,
+    fast: Fast = False,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fix and show everything that train would do, without training."""
+    _prepare_process(offline)
+    from domains.contract import Request
+    from zoo import report, run
+    from zoo.plan import Wishes, parse_sets
+
+    request = Request(target, task, group, order, id_column, labels)
+    wishes = Wishes(parse_sets(sets or []), epochs, budget, precision, device, seed)
+    job = run.prepare(
+        recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=_say
+    )  # fmt: skip
+    if as_json:
+        _print_json({"schema_version": 1, "plan": job.plan.as_json(), "split": {"rule": job.split.rule, **job.split.evidence}})
+    else:
+        print(report.plan_lines(job))
+
+
+def resume(run_folder: RunFolder, offline: Offline = False, as_json: AsJson = False) -> None:
+    """Continue a run that was stopped or killed, from its last snapshot."""
+    _prepare_process(offline)
+    from zoo import run
+
+    _show_run(run.resume(run_folder, say=_say), as_json=as_json)
+
+
+def evaluate(
+    run_folder: RunFolder,
+    data: Annotated[str, typer.Option("--data", help="labelled file or folder")],
+    target: Target = None,
+    sets: Sets = None,
+    device: Device = "auto",
+    skip_bad: SkipBad = False,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score a run on labelled data, with intervals."""
+    _prepare_process(offline)
+    from zoo import report, run
+    from zoo.plan import parse_sets
+
+    loaded = run.load(run_folder, device=device, sets=parse_sets(sets or []))
+    scores = loaded.evaluate(data, target=target, skip_bad=skip_bad, say=_say)
+    if as_json:
+        _print_json({"schema_version": 1, "run": str(run_folder), "data": data, "scores": scores})
+    else:
+        print(report.aligned([["", *scores], [data, *(report.score_text(score) for score in scores.values())]]))
+
+
+def predict(
+    run_folder: RunFolder,
+    data: Annotated[str, typer.Argument(help="file or folder with new rows")],
+    sets: Sets = None,
+    device: Device = "auto",
+    offline: Offline = False,
+    out: Annotated[Path | None, typer.Option("--out", help="folder, or a file ending in .csv; left out: stdout")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict every row of new data, in order; rows that cannot be used say why."""
+    _prepare_process(offline)
+    from zoo import report, run
+    from zoo.plan import parse_sets
+
+    loaded = run.load(run_folder, device=device, sets=parse_sets(sets or []))
+    ids, predictions = loaded.answers(data, say=_say)
+    if out is None and as_json:
+        _print_json({"schema_version": 1, "run": str(run_folder), **report.prediction_columns(ids, predictions)})
+        return
+    if out is None:
+        report.write_rows(sys.stdout, report.prediction_columns(ids, predictions))
+        return
+    path = _predictions_path(out, data)
+    report.write_predictions(path, ids, predictions)
+    if as_json:
+        _print_json({"schema_version": 1, "run": str(run_folder), "predictions": str(path), "num_rows": len(predictions)})
+    else:
+        print(path)
+
+
+def _predictions_path(out: Path, data: str) -> Path:
+    from trainers.errors import UsageError
+
+    path = out if out.suffix == ".csv" else out / "predictions.csv"
+    if path.resolve() == Path(data).resolve():
+        raise UsageError(f"--out {out} is the data file itself. Choose another name.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _show_run(done: Any, *, as_json: bool) -> None:
+    from zoo import report, saved
+
+    actual = saved.read_json(done.folder / "actual.json")
+    if as_json:
+        _print_json({"schema_version": 1, "run": str(done.folder), "metrics": done.metrics, "actual": actual})
+        return
+    print(report.aligned(report.score_table(done.metrics)))
+    print()
+    print(report.closing_block(done.metrics, actual))
+    print()
+    print(done.folder)
+
+
+def _prepare_process(offline: bool) -> None:
+    """Settings that must stand before torch or a hub client is imported."""
+    import os
+
+    os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))

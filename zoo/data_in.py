@@ -1,0 +1,101 @@
+"""From what was read to rows that can be used: bad rows refused or dropped out loud, demos, fingerprints."""
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from domains.contract import Reading, Request
+from trainers.contract import JSON
+from trainers.errors import DataError, MissingError
+from zoo.registry import Recipe
+
+_MOST_SHOWN = 50
+_FEWEST_ROWS = 3
+
+
+@dataclass(frozen=True)
+class Usable:
+    """The rows that will be used, what was dropped and why, and what to tell the user."""
+
+    table: Any
+    num_read: int
+    dropped: list[JSON]
+    notices: tuple[str, ...]
+
+
+def usable_rows(reading: Reading, *, skip_bad: bool) -> Usable:
+    """The usable rows of a reading.
+
+    Raises DataError listing every bad row, unless `skip_bad` drops and counts them; also when too few rows are left or
+    two rows have the same id.
+    """
+    if reading.bad and not skip_bad:
+        raise DataError(_list_of(reading))
+    bad = {row.position for row in reading.bad}
+    good = np.array([i for i in range(len(reading.table)) if i not in bad], dtype=np.int64)
+    if len(good) < _FEWEST_ROWS:
+        raise DataError(f"{len(good)} usable rows of {len(reading.table)}: too few to train, validate and test on.")
+    table = reading.table.take(good) if bad else reading.table
+    _check_ids(table.ids)
+    dropped = [{"place": row.place, "reason": row.reason} for row in reading.bad]
+    skipped = (f"{len(bad)} of {len(reading.table)} rows skipped (--skip-bad)",) if bad else ()
+    return Usable(table, len(reading.table), dropped, (*reading.notices, *skipped))
+
+
+def demo_of(recipe: Recipe, say: Callable[[str], None]) -> tuple[Any, Request, JSON]:
+    """Data, request and overrides of a recipe's demo; says first what they are."""
+    if recipe.demo is None:
+        raise DataError(f"{recipe.name} has no demo. Give data with --data FILE.")
+    module = f"domains.{recipe.name.split('/')[0]}.demo"
+    try:
+        demo = importlib.import_module(module).load(recipe.demo.data)
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            f"The demo needs {error.name!r}. Install it with: pip install 'domain-model-zoo[{recipe.needs.extra},demo]', "
+            "or give data with --data FILE."
+        ) from None
+    say(f"demo: {demo.about}")
+    options = {**recipe.demo.options, **demo.options}
+    return demo.data, demo.request, {"options": options, "train": dict(recipe.demo.train)}
+
+
+def fingerprint(data: Any, request: Request) -> JSON:
+    """What identifies the data: a hash of the contents of files and frames, of names and sizes of a folder's files."""
+    found = {"data": _digest(data)}
+    if request.labels is not None:
+        found["labels"] = _digest(request.labels)
+    return found
+
+
+def _digest(data: Any) -> str:
+    if isinstance(data, str | Path):
+        path = Path(data)
+        if path.is_dir():
+            lines = (f"{p.relative_to(path)}\0{p.stat().st_size}" for p in sorted(path.rglob("*")) if p.is_file())
+            return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    from pandas.util import hash_pandas_object
+
+    return hashlib.sha256(hash_pandas_object(data, index=False).to_numpy().tobytes()).hexdigest()
+
+
+def _list_of(reading: Reading) -> str:
+    shown = [f"  {row.place}: {row.reason}" for row in reading.bad[:_MOST_SHOWN]]
+    more = len(reading.bad) - len(shown)
+    lines = [f"{len(reading.bad)} of {len(reading.table)} rows cannot be used:", *shown]
+    if more:
+        lines.append(f"  ... and {more} more")
+    return "\n".join([*lines, "Mend them, or drop them with --skip-bad."])
+
+
+def _check_ids(ids: Any) -> None:
+    seen: set[str] = set()
+    twice = [name for name in ids if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    if twice:
+        raise DataError(f"{len(twice)} ids occur more than once, the first is {twice[0]!r}. Choose a column with --id-column.")

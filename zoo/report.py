@@ -1,0 +1,217 @@
+"""What a person reads: predictions as tables, scores beside baselines, the closing block, the model card."""
+
+import csv
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from trainers.contract import JSON, Machine, Plan, Predictions
+
+EMPTY_ACTUAL: JSON = {
+    "seconds_train": None,
+    "seconds_total": None,
+    "cpu_seconds": None,
+    "peak_memory_bytes": None,
+    "samples_per_second": None,
+    "num_steps": None,
+    "num_parameters": None,
+    "mfu": None,
+    "compiled_graphs": None,
+}
+_PACKAGES = (
+    "domain-model-zoo torch torchvision numpy pandas scikit-learn xgboost lightgbm timm transformers fair-esm safetensors"
+).split()
+
+
+def spread(
+    found: Predictions | None, good: np.ndarray, num_rows: int, reasons: Mapping[int, str], classes: tuple[str, ...]
+) -> Predictions:
+    """Answers for the usable rows `good`, set among all rows; the others get none, and their reason."""
+    kind = found.kind if found is not None else ("label" if classes else "number")
+    values = np.full(num_rows, None, dtype=object) if kind == "label" else np.full(num_rows, np.nan)
+    scores = np.full((num_rows, len(classes)), np.nan) if kind == "label" else None
+    problems = [reasons.get(i, "") for i in range(num_rows)]
+    if found is not None:
+        values[good] = found.values
+        if scores is not None:
+            scores[good] = found.scores
+        for position, problem in zip(good, found.problems, strict=True):
+            problems[int(position)] = problem
+    return Predictions(kind, values, scores, classes, tuple(problems))
+
+
+def prediction_columns(ids: Any, predictions: Predictions) -> dict[str, list[Any]]:
+    """The columns of predictions.csv: id, prediction, probability_CLASS..., problem. No answer is None."""
+    columns: dict[str, list[Any]] = {"id": [str(name) for name in ids]}
+    columns["prediction"] = [_plain(value) for value in predictions.values]
+    for k, name in enumerate(predictions.classes if predictions.scores is not None else ()):
+        columns[f"probability_{name}"] = [_plain(value) for value in predictions.scores[:, k]]  # type: ignore[index]
+    columns["problem"] = list(predictions.problems)
+    return columns
+
+
+def prediction_frame(ids: Any, predictions: Predictions, *, like: Any) -> Any:
+    """predictions.csv as a DataFrame, with the index of `like` when that is one."""
+    import pandas as pd
+
+    return pd.DataFrame(prediction_columns(ids, predictions), index=getattr(like, "index", None))
+
+
+def write_predictions(path: Path, ids: Any, predictions: Predictions, truth: np.ndarray | None = None) -> None:
+    """Write predictions.csv, one line a row in the order of the rows; `truth` adds a column after the id."""
+    columns = prediction_columns(ids, predictions)
+    if truth is not None:
+        columns = {"id": columns.pop("id"), "truth": [_plain(value) for value in truth], **columns}
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        write_rows(file, columns)
+    temporary.replace(path)
+
+
+def write_rows(file: TextIO, columns: Mapping[str, list[Any]]) -> None:
+    """Columns of equal length as CSV."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+
+
+def _plain(value: Any) -> Any:
+    """A Python value; None for no answer. Numbers keep all their digits."""
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def score_table(metrics: JSON) -> list[list[str]]:
+    """Rows of text: the model on test and valid, then the baselines on the same test rows."""
+    names = list(metrics["test"])
+    first = metrics["decides"]
+    header = ["", *(f"{name} *" if name == first else name for name in names)]
+    rows = [["model, test", *(score_text(metrics["test"][name]) for name in names)]]
+    for rival, scores in metrics["baseline"].items():
+        rows.append([f"{rival}, test", *(score_text(scores[name]) for name in names)])
+    if metrics["valid"]:
+        rows.append(["model, valid", *(score_text(metrics["valid"][name]) for name in names)])
+    return [header, *rows]
+
+
+def score_text(score: JSON) -> str:
+    """A score with its interval, for a table."""
+    if score["value"] is None:
+        return "undefined"
+    if score["low"] is None:
+        return f"{score['value']:.4g} (too few groups)"
+    return f"{score['value']:.4g} ({score['low']:.4g}-{score['high']:.4g})"
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Rows of cells as lines of text with aligned columns."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def closing_block(metrics: JSON, actual: JSON) -> str:
+    """What a run ends with: the deciding score, time, memory, throughput, steps, parameters."""
+    decides = metrics["decides"]
+    valid = metrics["valid"].get(decides, {}).get("value")
+    memory = actual["peak_memory_bytes"]
+    shown = {
+        f"valid_{decides}": valid,
+        f"test_{decides}": metrics["test"][decides]["value"],
+        "training_seconds": actual["seconds_train"],
+        "total_seconds": actual["seconds_total"],
+        "cpu_seconds": actual["cpu_seconds"],
+        "peak_memory_gib": None if memory is None else memory / 2**30,
+        "samples_per_second": actual["samples_per_second"],
+        "num_steps": actual["num_steps"],
+        "num_parameters": actual["num_parameters"],
+    }
+    return "\n".join(f"{name:<20}{_number(value)}" for name, value in shown.items() if value is not None)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def plan_lines(job: Any) -> str:
+    """A plan for a person: data, split, every setting with its origin, and what it will cost."""
+    plan, evidence = job.plan, job.split.evidence
+    rows = evidence["num_rows"]
+    lines = [
+        f"recipe   {plan.recipe} ({plan.task})",
+        f"rows     {rows['train']} train, {rows['valid']} valid, {rows['test']} test; split {job.split.rule}",
+        f"because  {evidence['because']}",
+        f"machine  {plan.machine.device}: {plan.machine.name}, {plan.machine.cores} cores, "
+        f"{plan.machine.memory_bytes / 2**30:.1f} GiB, bf16 {'yes' if plan.machine.bf16 else 'no'}",
+    ]
+    if "optimistic" in evidence:
+        lines.append(f"warning  optimistic: {evidence['optimistic']}")
+    for block, values in (("options", plan.options), ("train", plan.settings)):
+        lines += [f"{block}.{path} = {value}   [{plan.origins.get(f'{block}.{path}', 'default')}]" for path, value in _flat(values)]
+    lines += [f"estimate {name}: {_number(value)}" for name, value in plan.estimates.items() if name != "notes"]
+    return "\n".join([*lines, *(f"note     {note}" for note in plan.estimates.get("notes", []))])
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        found += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+    return found
+
+
+def card(folder: Path, job: Any, metrics: JSON, actual: JSON) -> str:
+    """README.md of a run: what it is, how good, on which data and split, what to beware of, how to use it."""
+    plan, evidence = job.plan, job.split.evidence
+    header, *rows = score_table(metrics)
+    table = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    table += ["| " + " | ".join(row) + " |" for row in rows]
+    warnings = [*job.usable.notices, *plan.estimates.get("notes", [])]
+    if "optimistic" in evidence:
+        warnings.insert(0, f"The scores are optimistic: {evidence['optimistic']}.")
+    licence = f"Licence of the weights: {job.recipe.licence}.\n" if job.recipe.licence else ""
+    text = [
+        f"# {plan.recipe}\n",
+        f"{plan.task.capitalize()} of `{plan.facts['target']}` from {plan.type}, trained on {metrics['num_rows']['train']} rows.",
+        licence,
+        "## Scores\n",
+        "95 % intervals by bootstrap over groups; * decides. The test rows were used once.\n",
+        *table,
+        "\n## Data and split\n",
+        f"Split `{job.split.rule}`: {evidence['because']}. Seed {plan.seed}. Ids and proof are in split.json.",
+        *(f"- {warning}" for warning in warnings),
+        "\n## Training\n",
+        "```\n" + closing_block(metrics, actual) + "\n```",
+        "\n## Use\n",
+        f"```\nzoo predict {folder} NEW_DATA\nzoo evaluate {folder} --data LABELLED_DATA\n```",
+    ]
+    return "\n".join(text) + "\n"
+
+
+def experiment_row(folder: Path, plan: Plan, metrics: JSON, actual: JSON) -> JSON:
+    """The line of experiments.tsv."""
+    decides = metrics["decides"]
+    return {
+        "run": folder.name,
+        "recipe": plan.recipe,
+        "metric": decides,
+        "valid": metrics["valid"].get(decides, {}).get("value"),
+        "test": metrics["test"][decides]["value"],
+        "seconds": actual["seconds_total"],
+        "peak_memory_bytes": actual["peak_memory_bytes"],
+    }
+
+
+def environment(machine: Machine) -> JSON:
+    """env.json: versions and machine."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {"python": platform.python_version(), "system": platform.platform(), "packages": versions, "machine": asdict(machine)}
