@@ -16,9 +16,7 @@ from trainers.contract import JSON, Learner, Machine, Plan, Predictions
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
 
-Source = "str | Path | pd.DataFrame"
 Rule = Literal["random", "stratified", "grouped", "time", "given"]
 
 

@@ -79,7 +79,9 @@ def _parquet(path: Path) -> Sniffed:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise DataError(f"{path}: Parquet needs pyarrow (pip install 'domain-model-zoo[data]'), or say --type and --n.") from None
+        raise DataError(
+            f"{path}: Parquet needs pyarrow (pip install 'domain-model-zoo[data]'), or say --type and --n."
+        ) from None
     return Sniffed("tabular", parquet.ParquetFile(path).metadata.num_rows, None, "Parquet file")
 
 

@@ -35,7 +35,9 @@ def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None)
     positions = [np.flatnonzero(part == k) for k in range(3)]
     for name, rows in zip(_PARTS, positions, strict=True):
         if not len(rows) and name != "valid":
-            raise DataError(f"The {chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups.")
+            raise DataError(
+                f"The {chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups."
+            )
     evidence = {**_evidence(keys, part, group), **moved, **_override(keys, chosen)}
     return Split(chosen, *positions, group, evidence)
 

@@ -123,9 +123,7 @@ class Predictions:
 
         scores = None if parts[0].scores is None else np.concatenate([part.scores for part in parts])
         problems = tuple(problem for part in parts for problem in part.problems)
-        return cls(
-            parts[0].kind, np.concatenate([part.values for part in parts]), scores, parts[0].classes, problems
-        )
+        return cls(parts[0].kind, np.concatenate([part.values for part in parts]), scores, parts[0].classes, problems)
 
 
 class Rows(Protocol):

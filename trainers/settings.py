@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-
 Flags = Mapping[str, Callable[[Any], dict[str, Any]]]
 
 

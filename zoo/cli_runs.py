@@ -104,7 +104,9 @@ def plan(
         recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=_say
     )  # fmt: skip
     if as_json:
-        _print_json({"schema_version": 1, "plan": job.plan.as_json(), "split": {"rule": job.split.rule, **job.split.evidence}})
+        _print_json(
+            {"schema_version": 1, "plan": job.plan.as_json(), "split": {"rule": job.split.rule, **job.split.evidence}}
+        )
     else:
         print(report.plan_lines(job))
 
@@ -146,7 +148,9 @@ def predict(
     sets: Sets = None,
     device: Device = "auto",
     offline: Offline = False,
-    out: Annotated[Path | None, typer.Option("--out", help="folder, or a file ending in .csv; left out: stdout")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="folder, or a file ending in .csv; left out: stdout")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict every row of new data, in order; rows that cannot be used say why."""
@@ -165,7 +169,9 @@ def predict(
     path = _predictions_path(out, data)
     report.write_predictions(path, ids, predictions)
     if as_json:
-        _print_json({"schema_version": 1, "run": str(run_folder), "predictions": str(path), "num_rows": len(predictions)})
+        _print_json(
+            {"schema_version": 1, "run": str(run_folder), "predictions": str(path), "num_rows": len(predictions)}
+        )
     else:
         print(path)
 

@@ -98,4 +98,6 @@ def _check_ids(ids: Any) -> None:
     seen: set[str] = set()
     twice = [name for name in ids if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
     if twice:
-        raise DataError(f"{len(twice)} ids occur more than once, the first is {twice[0]!r}. Choose a column with --id-column.")
+        raise DataError(
+            f"{len(twice)} ids occur more than once, the first is {twice[0]!r}. Choose a column with --id-column."
+        )

@@ -43,7 +43,9 @@ def parts_of(recipe: Recipe) -> tuple[Any, Any]:
 
 def missing_package(error: ModuleNotFoundError, extra: str) -> MissingError:
     """The error for a package of an extra that is not here."""
-    return MissingError(f"Package {error.name!r} is not installed. Install it with: pip install 'domain-model-zoo[{extra}]'")
+    return MissingError(
+        f"Package {error.name!r} is not installed. Install it with: pip install 'domain-model-zoo[{extra}]'"
+    )
 
 
 def plan_run(recipe: Recipe, facts: Facts, *, machine: Machine, wishes: Wishes, demo: Mapping[str, Any]) -> Plan:

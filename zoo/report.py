@@ -23,9 +23,20 @@ EMPTY_ACTUAL: JSON = {
     "mfu": None,
     "compiled_graphs": None,
 }
-_PACKAGES = (
-    "domain-model-zoo torch torchvision numpy pandas scikit-learn xgboost lightgbm timm transformers fair-esm safetensors"
-).split()
+_PACKAGES = [
+    "domain-model-zoo",
+    "torch",
+    "torchvision",
+    "numpy",
+    "pandas",
+    "scikit-learn",
+    "xgboost",
+    "lightgbm",
+    "timm",
+    "transformers",
+    "fair-esm",
+    "safetensors",
+]
 
 
 def spread(
@@ -112,7 +123,9 @@ def score_text(score: JSON) -> str:
 def aligned(rows: list[list[str]]) -> str:
     """Rows of cells as lines of text with aligned columns."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
 
 
 def closing_block(metrics: JSON, actual: JSON) -> str:
@@ -152,7 +165,10 @@ def plan_lines(job: Any) -> str:
     if "optimistic" in evidence:
         lines.append(f"warning  optimistic: {evidence['optimistic']}")
     for block, values in (("options", plan.options), ("train", plan.settings)):
-        lines += [f"{block}.{path} = {value}   [{plan.origins.get(f'{block}.{path}', 'default')}]" for path, value in _flat(values)]
+        lines += [
+            f"{block}.{path} = {value}   [{plan.origins.get(f'{block}.{path}', 'default')}]"
+            for path, value in _flat(values)
+        ]
     lines += [f"estimate {name}: {_number(value)}" for name, value in plan.estimates.items() if name != "notes"]
     return "\n".join([*lines, *(f"note     {note}" for note in plan.estimates.get("notes", []))])
 
@@ -214,4 +230,9 @@ def environment(machine: Machine) -> JSON:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {"python": platform.python_version(), "system": platform.platform(), "packages": versions, "machine": asdict(machine)}
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": versions,
+        "machine": asdict(machine),
+    }

@@ -1,7 +1,7 @@
 """The pipeline of every recipe: read, split, describe, plan, build, fit, judge, save. The same for all data types.
 
-    run = train("tabular/xgboost", data=frame, target="income")
-    run.predict(frame)
+run = train("tabular/xgboost", data=frame, target="income")
+run.predict(frame)
 """
 
 import os
@@ -148,7 +148,7 @@ def train(
     labels: str | None = None,
     columns: Mapping[str, str] | None = None,
     split: str | None = None,
-    set: Mapping[str, Any] | None = None,  # noqa: A002 - the command line's --set
+    set: Mapping[str, Any] | None = None,
     epochs: float | None = None,
     budget: float | None = None,
     precision: str | None = None,
@@ -274,7 +274,9 @@ def _tell(notices: Sequence[str], say: Say) -> None:
 def _check_task(recipe: Recipe, task: str) -> None:
     if task not in recipe.tasks:
         known = ", ".join(recipe.tasks)
-        raise UsageError(f"{recipe.name} does {known}, and this data asks for {task}. Say --task or choose another recipe.")
+        raise UsageError(
+            f"{recipe.name} does {known}, and this data asks for {task}. Say --task or choose another recipe."
+        )
 
 
 def _write_start(folder: Path, job: Job) -> None:
@@ -306,7 +308,9 @@ def _job_again(folder: Path, data: Any) -> Job:
         data, request, _ = demo_of(entry, lambda line: None)
     data = config["data"] if data is None else data
     if data is None:
-        raise UsageError(f"{folder}: this run was trained on a DataFrame; give it again: zoo.resume(folder, data=frame).")
+        raise UsageError(
+            f"{folder}: this run was trained on a DataFrame; give it again: zoo.resume(folder, data=frame)."
+        )
     if fingerprint(data, request) != saved.read_json(folder / "data.json")["fingerprint"]:
         raise DataError(f"{data}: changed since the run began, so it cannot continue exactly. Train again.")
     domain, _ = parts_of(entry)
@@ -317,7 +321,9 @@ def _job_again(folder: Path, data: Any) -> Job:
 def _split_again(folder: Path, usable: Usable) -> Split:
     stored = saved.read_json(folder / "split.json")
     place = {name: position for position, name in enumerate(usable.table.ids)}
-    parts = [np.sort(np.array([place[i] for i in stored["ids"][part]], np.int64)) for part in ("train", "valid", "test")]
+    parts = [
+        np.sort(np.array([place[i] for i in stored["ids"][part]], np.int64)) for part in ("train", "valid", "test")
+    ]
     group = np.arange(len(place)) if stored["group"] is None else np.asarray(stored["group"])
     return Split(stored["rule"], *parts, group, {})
 

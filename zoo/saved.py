@@ -1,11 +1,11 @@
 """A run folder: created once, written atomically, sealed with hashes, verified when it is loaded again.
 
-    config.yaml   the recipe and what the user said, with the origin of each value
-    plan.json     everything fixed before training        split.json    ids of the parts and the proof
-    data.json     fingerprint, counts, notices             env.json      versions and machine
-    events.jsonl  one line an event                        checkpoints/  while training
-    model/        what `load` needs                        predictions.csv, metrics.json, actual.json, README.md
-    complete.json sha256 of every file; written last. Without it the run is not finished.
+config.yaml   the recipe and what the user said, with the origin of each value
+plan.json     everything fixed before training        split.json    ids of the parts and the proof
+data.json     fingerprint, counts, notices             env.json      versions and machine
+events.jsonl  one line an event                        checkpoints/  while training
+model/        what `load` needs                        predictions.csv, metrics.json, actual.json, README.md
+complete.json sha256 of every file; written last. Without it the run is not finished.
 """
 
 import fcntl
@@ -95,9 +95,10 @@ def verify(folder: Path) -> None:
             raise UsageError(f"{folder}: this run is not finished. Continue it with: zoo resume {folder}")
         raise UsageError(f"{folder}: not a run folder (no {COMPLETE}). Give the folder that zoo train printed last.")
     marker = read_json(folder / COMPLETE)
-    if not isinstance(marker, dict) or marker.get("seal") != _seal(marker.get("sha256")):
+    files = marker.get("sha256") if isinstance(marker, dict) else None
+    if marker != {"schema_version": SCHEMA_VERSION, "sha256": files, "seal": _seal(files)}:
         raise DataError(f"{folder / COMPLETE}: damaged. Restore the run folder from a copy, or train again.")
-    for name, digest in marker["sha256"].items():
+    for name, digest in files.items():
         path = folder / name
         if not path.is_file() or _sha256(path) != digest:
             raise DataError(f"{path}: changed or missing since training. Restore it from a copy, or train again.")

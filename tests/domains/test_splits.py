@@ -1,5 +1,7 @@
 """Splits: sizes, class shares, whole groups, time order, and rows moved for likeness."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -70,7 +72,7 @@ def test_rows_that_still_hit_train_move_there_with_their_group_until_nothing_hit
     chain = [10, 11, 12, 13]
 
     def links(these, those):
-        near = {(a, b) for a, b in zip(chain, chain[1:], strict=False)}
+        near = {(a, b) for a, b in itertools.pairwise(chain)}
         return np.array([0.9 if any((a, b) in near or (b, a) in near for b in those) else 0.0 for a in these])
 
     split = make_split(Keys("grouped", group=list(range(100)), links=links), 100, seed=5)

@@ -1,0 +1,81 @@
+"""The run folder: never overwritten, sealed with hashes, verified before it is trusted."""
+
+import json
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from trainers.errors import DataError, UsageError
+from zoo import saved
+
+
+def sealed(folder):
+    saved.write_json(folder / "plan.json", {"recipe": "tabular/xgboost"})
+    saved.write_text(folder / "model" / "weights.txt", "1 2 3")
+    saved.seal(folder)
+    return folder
+
+
+def test_a_sealed_folder_verifies(tmp_path):
+    saved.verify(sealed(tmp_path))
+
+
+def test_every_flipped_byte_in_any_file_is_detected(tmp_path):
+    folder, rng = sealed(tmp_path), random.Random(0)
+    for path in [p for p in folder.rglob("*") if p.is_file()]:
+        good = path.read_bytes()
+        for _ in range(100):
+            bad = bytearray(good)
+            bad[rng.randrange(len(bad))] ^= 1 << rng.randrange(8)
+            path.write_bytes(bytes(bad))
+            try:
+                saved.verify(folder)
+            except (DataError, UsageError):
+                continue
+            # Harmless: white space or escapes that mean the same JSON.
+            assert path.name == saved.COMPLETE
+            assert json.loads(bytes(bad)) == json.loads(good)
+        path.write_bytes(good)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    sealed(tmp_path)
+    (tmp_path / "model" / "weights.txt").unlink()
+    with pytest.raises(DataError, match=r"weights\.txt: changed or missing"):
+        saved.verify(tmp_path)
+
+
+def test_an_unfinished_run_says_how_to_go_on(tmp_path):
+    saved.write_json(tmp_path / "plan.json", {})
+    with pytest.raises(UsageError, match="zoo resume"):
+        saved.verify(tmp_path)
+
+
+def test_a_folder_with_content_is_never_overwritten(tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(UsageError, match="never overwritten"):
+        saved.new_folder("tabular/xgboost", tmp_path)
+
+
+def test_runs_started_at_the_same_moment_get_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: saved.new_folder("tabular/xgboost", None), range(16)))
+    assert len(set(folders)) == 16
+
+
+def test_a_second_process_in_the_same_run_is_refused(tmp_path):
+    code = f"from pathlib import Path; from zoo import saved\nwith saved.locked(Path({str(tmp_path)!r})): print('in')"
+    with saved.locked(tmp_path):
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "another process" in found.stderr
+
+
+def test_nan_is_never_written_as_json(tmp_path):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        saved.write_json(tmp_path / "x.json", {"auc": float("nan")})
+    assert not list(tmp_path.iterdir())
