@@ -23,20 +23,10 @@ EMPTY_ACTUAL: JSON = {
     "mfu": None,
     "compiled_graphs": None,
 }
-_PACKAGES = [
-    "domain-model-zoo",
-    "torch",
-    "torchvision",
-    "numpy",
-    "pandas",
-    "scikit-learn",
-    "xgboost",
-    "lightgbm",
-    "timm",
-    "transformers",
-    "fair-esm",
-    "safetensors",
-]
+_PACKAGES = (
+    *("domain-model-zoo", "torch", "torchvision", "numpy", "pandas", "scikit-learn"),
+    *("xgboost", "lightgbm", "timm", "transformers", "fair-esm", "safetensors"),
+)
 
 
 def spread(
@@ -192,7 +182,7 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON) -> str:
     licence = f"Licence of the weights: {job.recipe.licence}.\n" if job.recipe.licence else ""
     text = [
         f"# {plan.recipe}\n",
-        f"{plan.task.capitalize()} of `{plan.facts['target']}` from {plan.type}, trained on {metrics['num_rows']['train']} rows.",
+        f"{plan.task.capitalize()} of `{plan.facts['target']}` from {plan.type}, {metrics['num_rows']['train']} training rows.",
         licence,
         "## Scores\n",
         "95 % intervals by bootstrap over groups; * decides. The test rows were used once.\n",

@@ -63,7 +63,7 @@ class Run:
 
     def evaluate(self, data: Any, *, target: str | None = None, skip_bad: bool = False, say: Say = None) -> JSON:
         """{metric: {value, low, high}} on labelled data. Raises DataError when rows cannot be used or lack the target."""
-        domain, _ = parts_of(load_registry().recipe(self.plan.recipe))
+        domain, _ = parts_of(load_registry().get(self.plan.recipe))
         facts = Facts.from_json(self.plan.facts)
         request = self._request(target or facts.target)
         usable = usable_rows(domain.read(data, request), skip_bad=skip_bad)
@@ -81,7 +81,7 @@ class Run:
 
     def answers(self, data: Any, *, say: Say = None) -> tuple[Any, Predictions]:
         """The ids and the answers of every row, in order."""
-        domain, _ = parts_of(load_registry().recipe(self.plan.recipe))
+        domain, _ = parts_of(load_registry().get(self.plan.recipe))
         reading = domain.read(data, self._request(None))
         _tell(reading.notices, say)
         reasons = {row.position: row.reason for row in reading.bad}
@@ -206,7 +206,7 @@ def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | 
     saved.verify(folder)
     plan = replace(Plan.from_json(saved.read_json(folder / "plan.json")), machine=hardware.detect(device))
     plan = with_settings(plan, sets or {})
-    _, family = parts_of(load_registry().recipe(plan.recipe))
+    _, family = parts_of(load_registry().get(plan.recipe))
     return Run(folder, plan, saved.read_json(folder / "metrics.json"), family.load(plan, folder / "model"))
 
 
@@ -303,7 +303,7 @@ def _job_again(folder: Path, data: Any) -> Job:
     """The job that `train` wrote down, with its data read again and checked against the fingerprint."""
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     plan = Plan.from_json(saved.read_json(folder / "plan.json"))
-    entry, request = load_registry().recipe(plan.recipe), Request(**config["request"])
+    entry, request = load_registry().get(plan.recipe), Request(**config["request"])
     if config["demo"]:
         data, request, _ = demo_of(entry, lambda line: None)
     data = config["data"] if data is None else data

@@ -1,0 +1,60 @@
+"""One tiny run per ready recipe and task, trained once and shared by the batteries."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract import tiny
+from zoo import run
+from zoo.registry import load_registry
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A finished tiny run with what it was trained on."""
+
+    recipe: str
+    task: str
+    data: Any
+    target: str | None
+    run: run.Run
+
+
+def ready_cases() -> list[tuple[str, str]]:
+    """(recipe, task) of everything the registry calls ready."""
+    recipes = load_registry().recipes.values()
+    return [(recipe.name, task) for recipe in recipes if recipe.status == "ready" for task in recipe.tasks]
+
+
+def tiny_sets(recipe: str) -> dict[str, Any]:
+    """The family's TINY overrides as --set paths."""
+    family = importlib.import_module(str(load_registry().get(recipe).module))
+    return {f"{block}.{name}": value for block, values in family.TINY.items() for name, value in values.items()}
+
+
+def train_tiny(recipe: str, task: str, folder: Path, **more: Any) -> Tried:
+    """Train a recipe on the tiny data of its type."""
+    data, target = tiny.MAKERS[recipe.split("/")[0]](folder, task)
+    done = run.train(
+        recipe,
+        data,
+        **{"target": target, "task": task, "set": tiny_sets(recipe), "fast": True, "out": folder / "run", **more},
+    )
+    return Tried(recipe, task, data, target, done)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Keep embeddings and pictures of the tests out of the user's cache."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("ZOO_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session", params=ready_cases(), ids=lambda case: "-".join(case))
+def tried(request, tmp_path_factory):
+    return train_tiny(*request.param, tmp_path_factory.mktemp("tiny"))

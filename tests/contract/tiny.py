@@ -1,0 +1,66 @@
+"""Small learnable data of every type, made from a seed: what the batteries train on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+NUM_ROWS = 120
+
+
+def table(folder: Path, task: str) -> tuple[Any, str]:
+    """Two numbers and a category that decide a class or a number."""
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(2, NUM_ROWS))
+    colour = rng.choice(["red", "green", "blue"], NUM_ROWS)
+    signal = x + 0.5 * z + (colour == "red")
+    frame = pd.DataFrame({"name": [f"r{i}" for i in range(NUM_ROWS)], "x": x, "z": z, "colour": colour})
+    frame["y"] = np.where(signal > 0.3, "high", "low") if task == "classification" else signal
+    return _written(frame, folder / "table.csv"), "y"
+
+
+def proteins(folder: Path, task: str) -> tuple[Any, str]:
+    """Sequences of 20-40 residues, rich in lysine or in glutamate."""
+    rng = np.random.default_rng(0)
+    share = rng.uniform(0, 1, NUM_ROWS) if task == "regression" else rng.integers(0, 2, NUM_ROWS).astype(float)
+    letters = np.array(list("KEACDFGHILMNPQRSTVWY"))
+    sequences = []
+    for part in share:
+        weights = np.array([0.4 * part, 0.4 * (1 - part), *[0.6 / 18] * 18])
+        sequences.append("".join(rng.choice(letters, int(rng.integers(20, 41)), p=weights / weights.sum())))
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(NUM_ROWS)], "sequence": sequences})
+    frame["y"] = np.where(share > 0.5, "basic", "acidic") if task == "classification" else share
+    return _written(frame, folder / "proteins.csv"), "y"
+
+
+def pictures(folder: Path, task: str) -> tuple[Any, str | None]:
+    """24 x 24 pictures, reddish or bluish, in class folders or listed with their redness."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for i in range(NUM_ROWS):
+        red = rng.uniform() if task == "regression" else float(i % 2)
+        pixels = rng.integers(0, 120, (24, 24, 3))
+        pixels[..., 0] += int(120 * red)
+        pixels[..., 2] += int(120 * (1 - red))
+        place = Path("red" if red > 0.5 else "blue") / f"{i:03d}.png"
+        (folder / "pictures" / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / "pictures" / place)
+        rows.append({"path": place.as_posix(), "y": red})
+    if task == "classification":
+        return folder / "pictures", None
+    return _written(pd.DataFrame(rows), folder / "pictures" / "list.csv"), "y"
+
+
+def _written(frame: pd.DataFrame, path: Path) -> Path:
+    frame.to_csv(path, index=False)
+    return path
+
+
+MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
+    "tabular": table,
+    "proteins": proteins,
+    "images": pictures,
+}
