@@ -1,0 +1,202 @@
+"""Snapshots of training that survive a kill at any moment: written whole or not at all, verified before use.
+
+    checkpoints/statistics.json    what was fitted on the training rows, once
+    checkpoints/step-00000120/     model.safetensors  optimizer.safetensors  state.json  manifest.json  COMPLETE
+
+The two newest stay, and the best one that each of them names. Only safetensors and JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, load_model, save_file, save_model
+
+from trainers.contract import JSON
+from trainers.optim import load_optimizer_tensors, optimizer_tensors
+
+MANIFEST, MARKER = "manifest.json", "COMPLETE"
+NUM_NEWEST = 2
+"""The newest, and the one before should the newest be torn."""
+RNG = "rng."
+"""Prefix of torch's random states among the optimizer's tensors."""
+
+
+def write_folder(target: Path, writers: Mapping[str, Callable[[Path], None]]) -> None:
+    """Write a folder whole or not at all: files, their hashes, the marker, and only then the name.
+
+    writers: file name -> function that writes that file. An existing `target` is replaced.
+    """
+    work = target.with_name(target.name + ".tmp")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    for name, write in writers.items():
+        write(work / name)
+        sync(work / name)
+    hashes = {name: sha256_of(work / name) for name in writers}
+    write_json(work / MANIFEST, {"sha256": hashes})
+    sync(work / MANIFEST)
+    (work / MARKER).touch()
+    sync(work)
+    if target.exists():
+        shutil.rmtree(target)
+    work.rename(target)
+    sync(target.parent)
+
+
+def damage(folder: Path) -> str:
+    """Why a folder that `write_folder` wrote cannot be trusted; an empty text if it can."""
+    if not (folder / MARKER).is_file():
+        return "it was not finished"
+    try:
+        hashes = json.loads((folder / MANIFEST).read_text())["sha256"]
+    except (OSError, ValueError, KeyError):
+        return f"{MANIFEST} cannot be read"
+    for name, expected in hashes.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if sha256_of(folder / name) != expected:
+            return f"{name} has changed since it was written"
+    return ""
+
+
+def sync(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, on the disk before going on."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write plain values; raises TypeError on anything else, so that nothing is lost between writing and reading."""
+    path.write_text(json.dumps(values))
+
+
+def write_json_whole(path: Path, values: Any) -> None:
+    """`write_json`, with a kill leaving either the whole file or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work = path.with_name(path.name + ".tmp")
+    write_json(work, values)
+    sync(work)
+    work.replace(path)
+
+
+class Snapshots:
+    """The snapshots below one folder. `say` gets events: kind="save" and kind="warning"."""
+
+    def __init__(self, folder: Path, say: Callable[..., None]) -> None:
+        self.folder, self.say = folder, say
+
+    def path(self, step: int) -> Path:
+        """Where the snapshot after `step` steps lies."""
+        return self.folder / f"step-{step:08d}"
+
+    def newest(self) -> Path | None:
+        """The newest snapshot that is whole; each damaged one on the way to it is said aloud."""
+        for folder in reversed(self._all()):
+            reason = damage(folder)
+            if not reason:
+                return folder
+            self.say(kind="warning", text=f"Snapshot {folder.name} is not used: {reason}. Trying the one before it.")
+        return None
+
+    def write(self, state: JSON, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Keep all that exact continuing needs. `state` holds `step`, and `best_step` or None."""
+        tensors = {**optimizer_tensors(optimizer), **torch_rng_states()}
+        values = {"training": state, "rng": host_rng_states()}
+        write_folder(
+            self.path(state["step"]),
+            {
+                "model.safetensors": lambda path: save_model(model, str(path)),
+                "optimizer.safetensors": lambda path: save_file(contiguous(tensors), path),
+                "state.json": lambda path: write_json(path, values),
+            },
+        )
+        self._prune()
+        self.say(kind="save", step=state["step"], folder=self.path(state["step"]).name)
+
+    def restore(self, folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> JSON:
+        """Set model, optimizer and every source of chance to what `write` found, and return its `state`."""
+        self.restore_model(folder, model)
+        tensors = load_file(folder / "optimizer.safetensors")
+        load_optimizer_tensors(optimizer, {k: v for k, v in tensors.items() if not k.startswith(RNG)})
+        values = read_state(folder)
+        set_rng_states(values["rng"], tensors)
+        return dict(values["training"])
+
+    def restore_model(self, folder: Path, model: torch.nn.Module) -> None:
+        """Set the model's weights and buffers alone."""
+        load_model(model, folder / "model.safetensors")
+
+    def _all(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("step-*") if path.suffix != ".tmp")
+
+    def _prune(self) -> None:
+        newest = self._all()[-NUM_NEWEST:]
+        best = {read_state(folder)["training"]["best_step"] for folder in newest if not is_torn(folder)}
+        kept = {*newest, *(self.path(step) for step in best if step is not None)}
+        for folder in self._all():
+            if folder not in kept:
+                shutil.rmtree(folder)
+
+
+def is_torn(folder: Path) -> bool:
+    """Whether a snapshot lacks its marker: the quick look, without hashing."""
+    return not (folder / MARKER).is_file()
+
+
+def read_state(folder: Path) -> JSON:
+    """What state.json holds: `training` and `rng`."""
+    return dict(json.loads((folder / "state.json").read_text()))
+
+
+def contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors as safetensors takes them."""
+    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+
+
+def host_rng_states() -> JSON:
+    """States of Python's and NumPy's global generators as plain values."""
+    numpy_state = np.random.get_state(legacy=False)
+    return {"python": random.getstate(), "numpy": {**numpy_state, "state": _plain(numpy_state["state"])}}
+
+
+def torch_rng_states() -> dict[str, torch.Tensor]:
+    """States of torch's generators: the CPU's, and each CUDA device's where CUDA is in use."""
+    states = {f"{RNG}cpu": torch.get_rng_state()}
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states |= {f"{RNG}cuda{at}": state for at, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def set_rng_states(host: JSON, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Set the generators to what `host_rng_states` and `torch_rng_states` returned."""
+    version, words, gauss = host["python"]
+    random.setstate((version, tuple(words), gauss))
+    key = np.asarray(host["numpy"]["state"]["key"], np.uint32)
+    np.random.set_state({**host["numpy"], "state": {**host["numpy"]["state"], "key": key}})
+    torch.set_rng_state(tensors[f"{RNG}cpu"])
+    for at in range(torch.cuda.device_count()):
+        if f"{RNG}cuda{at}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"{RNG}cuda{at}"], at)
+
+
+def _plain(values: Mapping[str, Any]) -> JSON:
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}

@@ -1,0 +1,228 @@
+"""The order in which examples are drawn, and drawing them one step ahead.
+
+Everything about the order is a pure function of (seed, epoch) and everything about chance within an example one of
+(seed, step, example), so nothing of it needs saving: a resumed run, another micro-batch size and another number of
+processes see the same examples with the same augmentations in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+
+from trainers.contract import Batch
+
+ORDER, EXAMPLE = 0, 1
+"""First words of the spawn keys: streams of different purpose never meet."""
+STRETCH = 50
+"""Batches sorted by size together: enough for little padding, few enough to keep chance in the order."""
+T = TypeVar("T")
+
+
+def generator(seed: int, *key: int) -> np.random.Generator:
+    """The generator that belongs to `seed` and `key`. Keys of different length are different streams."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+class Generators(Sequence[np.random.Generator]):
+    """One generator an example of a step, made when first asked for: making one costs 15 microseconds, and many tasks
+    need none."""
+
+    def __init__(self, seed: int, step: int, examples: Sequence[int] | np.ndarray) -> None:
+        self.seed, self.step, self.examples = seed, step, examples
+        self.made: dict[int, np.random.Generator] = {}
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @overload
+    def __getitem__(self, position: int) -> np.random.Generator: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[np.random.Generator]: ...
+    def __getitem__(self, position: int | slice) -> Any:
+        if isinstance(position, slice):
+            return [self[at] for at in range(*position.indices(len(self)))]
+        at = range(len(self))[position]
+        if at not in self.made:
+            self.made[at] = generator(self.seed, EXAMPLE, self.step, int(self.examples[at]))
+        return self.made[at]
+
+
+def num_windows(num_examples: int, batch_size: int, min_rows: int = 1) -> int:
+    """How many optimizer steps an epoch has: as many as `epoch_windows` gives."""
+    whole, rest = divmod(num_examples, batch_size)
+    return whole + 1 if rest >= min_rows or whole == 0 else whole
+
+
+def epoch_windows(
+    num_examples: int,
+    batch_size: int,
+    *,
+    seed: int,
+    epoch: int,
+    sizes: np.ndarray | None = None,
+    min_rows: int = 1,
+) -> list[np.ndarray]:
+    """The examples of each optimizer step of one epoch; every example is in exactly one of them.
+
+    sizes: (num_examples,) cost of each example; then a window holds examples of like size.
+    min_rows: a last window smaller than this joins the one before it.
+    """
+    rng = generator(seed, ORDER, epoch)
+    order = rng.permutation(num_examples)
+    num_whole = num_examples // batch_size * batch_size
+    # The partial batch is set aside before sorting: cut off afterwards, it would always hold the longest examples.
+    whole, rest = order[:num_whole], order[num_whole:]
+    if sizes is not None:
+        whole = sorted_in_stretches(whole, sizes, STRETCH * batch_size)
+    windows = [*whole.reshape(-1, batch_size), rest] if len(rest) else list(whole.reshape(-1, batch_size))
+    windows = without_small(windows, min_rows)
+    return windows if sizes is None else [windows[at] for at in rng.permutation(len(windows))]
+
+
+def sorted_in_stretches(order: np.ndarray, sizes: np.ndarray, length: int) -> np.ndarray:
+    """`order`, with each stretch of `length` sorted by size; equal sizes keep their order."""
+    stretches = [order[start : start + length] for start in range(0, len(order), length)]
+    return np.concatenate([part[np.argsort(sizes[part], kind="stable")] for part in stretches] or [order])
+
+
+def micro_batches(
+    window: np.ndarray,
+    sizes: np.ndarray | None,
+    *,
+    rows: int | None,
+    tokens: int | None,
+    min_rows: int = 1,
+) -> list[np.ndarray]:
+    """Cut the examples of one step into micro-batches of at most `rows` rows and rows * longest <= `tokens`.
+
+    An example longer than `tokens` is alone. Parts under `min_rows` join a neighbour, even past these limits.
+    """
+    rows = len(window) if rows is None else rows
+    if sizes is None or (tokens is None and rows >= len(window)):
+        parts = [window[start : start + rows] for start in range(0, len(window), rows)]
+    else:
+        ordered = window[np.argsort(sizes[window], kind="stable")]
+        parts = np.split(ordered, cuts_of(sizes[ordered].tolist(), rows, tokens))
+    return without_small(parts, min_rows)
+
+
+def cuts_of(sizes: Sequence[int], rows: int, tokens: int | None) -> list[int]:
+    """Positions at which rising `sizes` are cut so that each part keeps within both limits."""
+    cuts, start = [], 0
+    for at, size in enumerate(sizes):
+        num = at - start + 1
+        if at > start and (num > rows or (tokens is not None and num * size > tokens)):
+            cuts.append(at)
+            start = at
+    return cuts
+
+
+def without_small(parts: Sequence[np.ndarray], min_rows: int) -> list[np.ndarray]:
+    """The parts in order, each one under `min_rows` joined to the part before it (the first to the one after)."""
+    kept: list[np.ndarray] = []
+    for part in parts:
+        if kept and (len(part) < min_rows or len(kept[-1]) < min_rows):
+            kept[-1] = np.concatenate([kept[-1], part])
+        else:
+            kept.append(part)
+    return kept
+
+
+def dealt(parts: Sequence[T], rank: int, world: int) -> list[T]:
+    """The micro-batches that process `rank` of `world` computes."""
+    return list(parts[rank::world])
+
+
+def total_counts(batches: Iterable[Batch]) -> dict[str, float]:
+    """What each term of the loss counts in all these micro-batches together."""
+    totals: dict[str, float] = {}
+    for batch in batches:
+        for term, count in batch.counts.items():
+            totals[term] = totals.get(term, 0.0) + float(count)
+    return totals
+
+
+def size_order(sizes: Sequence[int] | np.ndarray | None, num_rows: int) -> np.ndarray:
+    """Positions of rows from the largest to the smallest: what does not fit into memory shows at once."""
+    if sizes is None:
+        return np.arange(num_rows)
+    return np.argsort(-np.asarray(sizes), kind="stable")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One step's micro-batches of this process, and how many examples the step has in all processes."""
+
+    batches: list[Batch]
+    num_examples: int
+
+
+class Feed:
+    """The micro-batches of any step of training.
+
+    draw, examples, sizes: as in `contract.Task`.   cut: the limits of `micro_batches`.
+    """
+
+    def __init__(
+        self,
+        draw: Callable[[Sequence[Any], Sequence[np.random.Generator]], Batch],
+        examples: Sequence[Any],
+        sizes: Sequence[int] | None,
+        *,
+        cut: Mapping[str, Any],
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.draw, self.examples, self.cut = draw, examples, cut
+        self.sizes = None if sizes is None else np.asarray(sizes)
+        self.order = {"seed": seed, "sizes": self.sizes, "min_rows": cut["min_rows"]}
+        self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
+        self.steps_per_epoch = num_windows(len(examples), batch_size, cut["min_rows"])
+        self.epoch = -1
+        self.windows: list[np.ndarray] = []
+
+    def window(self, step: int) -> np.ndarray:
+        """The examples of step number `step` (from 0, counted over all epochs)."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        if epoch != self.epoch:
+            self.windows = epoch_windows(len(self.examples), self.batch_size, epoch=epoch, **self.order)
+            self.epoch = epoch
+        return self.windows[position]
+
+    def drawn(self, step: int) -> Drawn:
+        """The micro-batches of step number `step`."""
+        window = self.window(step)
+        parts = dealt(micro_batches(window, self.sizes, **self.cut), self.rank, self.world)
+        return Drawn([self._drawn(step, part) for part in parts], len(window))
+
+    def _drawn(self, step: int, part: np.ndarray) -> Batch:
+        return self.draw([self.examples[at] for at in part.tolist()], Generators(self.seed, step, part))
+
+
+class Ahead(Generic[T]):
+    """Calls `make(step)` for the coming step in a thread while the current one computes; steps are taken in order."""
+
+    def __init__(self, make: Callable[[int], T]) -> None:
+        self.make = make
+        self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="feed")
+        self.coming: tuple[int, Future[T]] | None = None
+
+    def __enter__(self) -> Ahead[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+    def take(self, step: int) -> T:
+        """What `make(step)` returned or raised; starts on step + 1."""
+        made = self.coming[1] if self.coming and self.coming[0] == step else self.pool.submit(self.make, step)
+        result = made.result()
+        self.coming = (step + 1, self.pool.submit(self.make, step + 1))
+        return result

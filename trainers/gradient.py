@@ -1,0 +1,143 @@
+"""A learner around a task: everything that a gradient recipe need not write itself.
+
+A recipe gives two functions: `statistics(train)`, all that is fitted on the training rows, as plain values; and
+`make_task(statistics, pretrained)`, the model with its losses. Training, resuming, saving and predicting follow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_model, save_model
+
+from trainers import loop
+from trainers.checkpoint import Snapshots, write_json, write_json_whole
+from trainers.contract import JSON, Plan, Predictions, Task, Watch
+from trainers.feed import size_order
+from trainers.precision import autocast, placed
+from trainers.settings import Gradient
+
+STATISTICS, WEIGHTS = "statistics.json", "model.safetensors"
+CHECKPOINTS = "checkpoints"
+
+
+class GradientLearner:
+    """Meets `contract.Learner` with a `contract.Task`.
+
+    statistics: everything fitted, from training rows only; computed once in `fit`, kept as JSON.
+    make_task: `pretrained` says whether to load weights from the hub; False where a snapshot or a run brings them.
+    """
+
+    resumable = True
+
+    def __init__(
+        self,
+        plan: Plan,
+        statistics: Callable[[Any], JSON],
+        make_task: Callable[[JSON, bool], Task],
+    ) -> None:
+        self.plan, self.compute_statistics, self.make_task = plan, statistics, make_task
+        self.settings = Gradient.model_validate(plan.settings)
+        self.statistics: JSON | None = None
+        self.task: Task | None = None
+
+    def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
+        """Train, or continue from the newest whole snapshot in `watch.folder`; see `loop.train` for the errors."""
+        folder = watch.folder / CHECKPOINTS
+        snapshots = Snapshots(folder, watch.log)
+        with seeded(self.plan.seed):
+            snapshot = snapshots.newest()
+            self.statistics = kept_statistics(folder / STATISTICS, lambda: self.compute_statistics(train))
+            self.task = self.make_task(self.statistics, snapshot is None)
+            self.task.model.to(self.plan.machine.device)
+            return loop.train(
+                self.task,
+                train,
+                self.settings,
+                machine=self.plan.machine,
+                seed=self.plan.seed,
+                watch=watch,
+                evaluate=self._evaluation(valid, watch),
+                snapshots=snapshots,
+                snapshot=snapshot,
+            )
+
+    def predict(self, rows: Any) -> Predictions:
+        """The answer to every row, in order."""
+        if self.task is None:
+            raise RuntimeError("predict() before fit() or load(): there is no model yet.")
+        return predict_rows(self.task, rows, self.settings, self.plan)
+
+    def save(self, folder: Path) -> None:
+        """Write statistics.json and model.safetensors (weights and buffers, tied ones once)."""
+        if self.task is None or self.statistics is None:
+            raise RuntimeError("save() before fit() or load(): there is no model yet.")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / STATISTICS, self.statistics)
+        save_model(self.task.model, str(folder / WEIGHTS))
+
+    @classmethod
+    def load(cls, plan: Plan, folder: Path, make_task: Callable[[JSON, bool], Task]) -> GradientLearner:
+        """The learner that `save` wrote into `folder`; reads nothing else."""
+        statistics = json.loads((folder / STATISTICS).read_text())
+        learner = cls(plan, lambda _: statistics, make_task)
+        learner.statistics = statistics
+        with seeded(plan.seed):
+            learner.task = make_task(statistics, False)
+        load_model(learner.task.model, folder / WEIGHTS)
+        learner.task.model.to(plan.machine.device).eval()
+        return learner
+
+    def _evaluation(self, valid: Any, watch: Watch) -> Callable[[], float | None] | None:
+        if valid is None or len(valid) == 0:
+            return None
+        rows = valid.without_target() if hasattr(valid, "without_target") else valid
+        return lambda: watch.score(valid, self.predict(rows))
+
+
+def predict_rows(task: Task, rows: Any, settings: Gradient, plan: Plan) -> Predictions:
+    """Predict in batches of like size and put the answers back into the order of the rows."""
+    device = torch.device(plan.machine.device)
+    order = size_order(task.row_sizes(rows), len(rows))
+    task.model.eval()
+    parts = []
+    # no_grad, not inference_mode: models cache tables (rotary angles) in their first forward, and training refuses
+    # tensors made in inference mode.
+    with torch.no_grad(), autocast(settings.precision, plan.machine):
+        for start in range(0, max(1, len(order)), settings.eval_batch_size):
+            batch = order[start : start + settings.eval_batch_size]
+            inputs = placed(task.collate(rows.take(batch.tolist())), device)
+            parts.append(task.predict(task.model, inputs))
+    return Predictions.joined(parts).take(np.argsort(order))
+
+
+def kept_statistics(path: Path, compute: Callable[[], JSON]) -> JSON:
+    """The statistics in `path`, computed and written there first if there are none.
+
+    Always as read back from JSON, so that a fresh run and a resumed one hold the same values (lists, text keys).
+    """
+    if not path.exists():
+        write_json_whole(path, compute())
+    return dict(json.loads(path.read_text()))
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Start every global generator from `seed`, and give the caller's states back afterwards."""
+    python, host = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(host)

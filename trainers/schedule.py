@@ -1,0 +1,89 @@
+"""How far training has come, and what learning rate belongs there: pure functions, nothing of torch.
+
+Progress runs from 0 to 1 under any budget (steps, epochs, seconds), so a schedule need not know which one ends it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from trainers.settings import Gradient
+
+DEFAULT_EPOCHS = 10.0
+EVALUATION_SHARE = 0.1
+"""Evaluating may take this share of the training time where a budget in seconds leaves the number of epochs open."""
+
+
+def lr_factor(progress: float, settings: Gradient) -> float:
+    """The learning rate at `progress` as a share of its peak: a linear rise times the fall of the named shape."""
+    rise = min(1.0, progress / settings.warmup) if settings.warmup > 0 else 1.0
+    floor = settings.final_lr
+    if settings.schedule == "cosine":
+        return rise * (floor + (1 - floor) * cosine_fall(share_after(progress, settings.warmup)))
+    if settings.schedule == "trapezoid":
+        return rise * (floor + (1 - floor) * (1 - share_after(progress, 1 - settings.warmdown)))
+    if settings.schedule == "wsd":
+        return rise * (floor + (1 - floor) * root_fall(share_after(progress, 1 - settings.warmdown)))
+    return rise
+
+
+def share_after(progress: float, start: float) -> float:
+    """How much of the stretch from `start` to 1 is done, in [0, 1]; 0 where that stretch is empty."""
+    return min(1.0, max(0.0, (progress - start) / (1 - start))) if start < 1 else 0.0
+
+
+def cosine_fall(share: float) -> float:
+    """Half a cosine from 1 to 0. Source: Loshchilov & Hutter 2017, arXiv 1608.03983, equation 5 without restarts."""
+    return 0.5 * (1 + math.cos(math.pi * share))
+
+
+def root_fall(share: float) -> float:
+    """1 - sqrt, the cooldown found better than a line. Source: Hägele et al. 2024, arXiv 2405.18392, section 3."""
+    return 1 - math.sqrt(share)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What ends training: `amount` steps, or `amount` seconds of training time."""
+
+    name: Literal["epochs", "steps", "seconds"]
+    amount: float
+
+    @classmethod
+    def of(cls, settings: Gradient, steps_per_epoch: int) -> Budget:
+        """The budget that the settings name; epochs become steps, at least one."""
+        if settings.seconds is not None:
+            return cls("seconds", settings.seconds)
+        if settings.steps is not None:
+            return cls("steps", settings.steps)
+        epochs = DEFAULT_EPOCHS if settings.epochs is None else settings.epochs
+        return cls("epochs", max(1, round(epochs * steps_per_epoch)))
+
+    def progress(self, steps: float, seconds: float) -> float:
+        """Progress in [0, 1] after `steps` steps and `seconds` of training time."""
+        return min(1.0, (seconds if self.name == "seconds" else steps) / self.amount)
+
+    def progress_within(self, step: int, seconds: float) -> float:
+        """Progress in the middle of step number `step` (from 0).
+
+        The middle, because at the start of the first step a warm-up, and at the end of the last one a fall to zero,
+        would waste that step on a learning rate of 0. Of seconds the middle of a step is not known.
+        """
+        return self.progress(step + 0.5, seconds)
+
+
+def crosses_mark(before: float, after: float, num_marks: int) -> bool:
+    """Whether progress passed one of `num_marks` evenly spread marks (the last lies at 1) between two steps."""
+    # Marks are met exactly by counts of steps, but 0.29 * 100 is 28.999999999999996.
+    nudge = 1e-9
+    return math.floor(after * num_marks + nudge) > math.floor(before * num_marks + nudge)
+
+
+def is_affordable(seconds_evaluating: float, num_evaluations: int, seconds_training: float) -> bool:
+    """Whether one more evaluation, as long as the mean so far, keeps within EVALUATION_SHARE of the training time."""
+    if num_evaluations == 0:
+        return True
+    expected = seconds_evaluating * (num_evaluations + 1) / num_evaluations
+    return expected <= EVALUATION_SHARE * seconds_training
