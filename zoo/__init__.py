@@ -1,0 +1,74 @@
+"""The zoo: from data to a recommended, trained and honestly scored model.
+
+Nothing heavy is imported here; each function brings in what it needs when it is called.
+"""
+
+import dataclasses
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zoo.recommend import Recommendation
+    from zoo.registry import Recipe
+
+__version__ = "0.1.0"
+__all__ = ["get", "load", "lookup", "plan", "recommend", "train"]
+
+
+class _Package(ModuleType):
+    """Importing the submodule zoo.plan would hide the function zoo.plan behind it; functions of this file stay."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def recommend(type: str, n: int, **facts: Any) -> "Recommendation":
+    """The recipe for `n` rows of `type`, with reasons; facts as in `zoo.recommend.Question` (task, length, device ...)."""
+    answer: Recommendation = _part("recommend").recommend(type, n, **facts)
+    return answer
+
+
+def get(name: str) -> "Recipe":
+    """The recipe called `name`, for example "proteins/esm2-finetune"."""
+    found: Recipe = _part("registry").get(name)
+    return found
+
+
+def lookup(*, type: str, n: int, **facts: Any) -> "Recipe":
+    """The recipe that `recommend` would name, without its reasons."""
+    return recommend(type, n, **facts).recipe
+
+
+def plan(recipe: str, data: Any = None, **more: Any) -> Any:
+    """The frozen plan of `train` with the same arguments; reads the data and writes nothing."""
+    from domains.contract import Request
+
+    wishes = _part("plan").Wishes
+    asked = Request(**_taken(more, Request))
+    wished = wishes(sets=more.pop("set", None) or {}, **_taken(more, wishes))
+    return _part("run").prepare(recipe, data, request=asked, wishes=wished, **more).plan
+
+
+def train(recipe: str, data: Any = None, **more: Any) -> Any:
+    """Train `recipe` on a file, folder or DataFrame (None: its demo); the run, as `zoo.run.train` returns it."""
+    return _part("run").train(recipe, data, **more)
+
+
+def load(folder: Any, **more: Any) -> Any:
+    """The run in `folder`, ready to predict, as `zoo.run.load` returns it."""
+    return _part("run").load(folder, **more)
+
+
+def _taken(more: dict[str, Any], record: Any) -> dict[str, Any]:
+    """Take from `more` the arguments that are fields of `record`."""
+    return {item.name: more.pop(item.name) for item in dataclasses.fields(record) if item.name in more}
+
+
+def _part(name: str) -> ModuleType:
+    return importlib.import_module(f"zoo.{name}")

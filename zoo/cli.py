@@ -1,0 +1,208 @@
+"""The command line. stdout is the result only; everything said on the way goes to stderr.
+
+list, show, recommend and check are here; the verbs that touch data are in `zoo.cli_runs`, which is imported only when
+one of them or the help is asked for. Nothing here may import torch, numpy or pandas: a start costs 0.3 CPU-seconds at
+most, and a test holds it to that.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from trainers.errors import ZooError
+
+# An error of ours, not the user's.
+_INTERNAL_ERROR = 1
+_INTERRUPTED = 130
+_WIDEST_TEXT = 100
+
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+TypeName = Annotated[str, typer.Option("--type", help="data type: images, text, tabular, proteins, ...")]
+OnlyType = Annotated[str | None, typer.Option("--type", help="only recipes of this data type")]
+OnlyStatus = Annotated[str | None, typer.Option("--status", help="only recipes that are ready, or planned")]
+RecipeName = Annotated[str, typer.Argument(help="TYPE/NAME, as `zoo list` prints it")]
+Rows = Annotated[int, typer.Option("--n", help="number of labelled rows")]
+Task = Annotated[str | None, typer.Option("--task", help="classification, regression, segmentation, ...")]
+Length = Annotated[int | None, typer.Option("--length", help="longest row, in tokens, residues, bases, seconds")]
+Series = Annotated[int | None, typer.Option("--series", help="number of time series")]
+Channels = Annotated[int | None, typer.Option("--channels", help="variables measured at each time")]
+AudioHours = Annotated[float | None, typer.Option("--audio-hours", help="hours of audio")]
+Device = Annotated[str | None, typer.Option("--device", help="where the model will run: edge, cpu, gpu")]
+Latency = Annotated[str | None, typer.Option("--latency", help="tight if every answer must be fast")]
+Pretrained = Annotated[bool | None, typer.Option("--pretrained/--no-pretrained", help="a fitting checkpoint exists")]
+Coordinates = Annotated[bool | None, typer.Option("--coordinates/--no-coordinates", help="3-D positions are given")]
+
+
+def list_(only_type: OnlyType = None, status: OnlyStatus = None, as_json: AsJson = False) -> None:
+    """List the recipes."""
+    from trainers.errors import UsageError, did_you_mean
+    from zoo.registry import load_registry
+
+    registry = load_registry()
+    if only_type is not None:
+        registry.type_of(only_type)
+    if status not in (None, "ready", "planned"):
+        near = did_you_mean(status or "", ("ready", "planned"))
+        raise UsageError(f"--status {status!r}: unknown.{near} Known: ready, planned.")
+    found = [r for r in registry.recipes.values() if only_type in (None, r.type) and status in (None, r.status)]
+    if as_json:
+        rows = [{"recipe": r.name, "status": r.status, "tasks": list(r.tasks), "about": r.about} for r in found]
+        _print_json({"schema_version": 1, "recipes": rows})
+    else:
+        _print_table([[recipe.name, recipe.status, recipe.about] for recipe in found])
+
+
+def show(recipe: RecipeName, as_json: AsJson = False) -> None:
+    """Show a recipe: what it does, its options and settings, what it needs, where its numbers come from."""
+    from zoo.registry import load_registry
+    from zoo.show import recipe_json, recipe_text
+
+    registry = load_registry()
+    found = recipe_json(registry.get(recipe), registry)
+    if as_json:
+        _print_json(found)
+    else:
+        print(recipe_text(found, _text_width()))
+
+
+def recommend(
+    type: TypeName,
+    n: Rows,
+    task: Task = None,
+    length: Length = None,
+    device: Device = None,
+    latency: Latency = None,
+    series: Series = None,
+    channels: Channels = None,
+    audio_hours: AudioHours = None,
+    pretrained: Pretrained = None,
+    coordinates: Coordinates = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name the recipe for data of a type and size, and say why."""
+    from zoo.recommend import as_text
+    from zoo.recommend import recommend as answer_for
+
+    answer = answer_for(
+        type, n, task=task, length=length, device=device, latency=latency, series=series, channels=channels,
+        audio_hours=audio_hours, pretrained=pretrained, coordinates=coordinates,
+    )  # fmt: skip
+    if as_json:
+        _print_json(answer.as_json())
+    else:
+        print(as_text(answer, _text_width()))
+
+
+def check(as_json: AsJson = False) -> None:
+    """Prove the registry: every size has an answer with evidence, and ready recipes can be built."""
+    from zoo.check import check_registry
+    from zoo.registry import read_registry, registry_path
+
+    report = check_registry(read_registry(registry_path()))
+    if as_json:
+        _print_json(report.as_json())
+    else:
+        _print_table([[name.replace("_", " "), str(count)] for name, count in report.counts.items()])
+        for line in report.not_checked:
+            print(line)
+    if report.problems:
+        from trainers.errors import UsageError
+
+        raise UsageError("\n  ".join([f"registry.yaml: {len(report.problems)} problems", *report.problems]))
+
+
+_VERBS: dict[str, Callable[..., None]] = {"list": list_, "show": show, "recommend": recommend, "check": check}
+
+
+def build_app(verb: str | None = None) -> typer.Typer:
+    """The command line; with the name of a light verb only that one, which saves the cost of declaring the others."""
+    app = typer.Typer(name="zoo", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    app.callback()(_about)
+    for name, function in _VERBS.items():
+        if verb not in _VERBS or name == verb:
+            app.command(name)(function)
+    if verb not in _VERBS:
+        from zoo import cli_runs
+
+        cli_runs.register(app)
+    return app
+
+
+def _about() -> None:
+    """From data to a recommended, trained and honestly scored model. Start with `zoo recommend --type TYPE --n N`."""
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code (see DESIGN in the README); never returns."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: list[str]) -> int:
+    try:
+        app = build_app(arguments[0] if arguments else None)
+        code = app(arguments, prog_name="zoo", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except ZooError as error:
+        return _told(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _told("interrupted", _INTERRUPTED)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except BrokenPipeError:
+        return _silenced()
+    except Exception as error:
+        return _other_error(error)
+
+
+def _other_error(error: Exception) -> int:
+    """Errors of the command line's parser, told apart by what they can do, as typer brings its own copy of click."""
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        command = getattr(getattr(error, "ctx", None), "command_path", "zoo")
+        return _told(f"{error.format_message()} See `{command} --help`.", int(error.exit_code))
+    if os.environ.get("ZOO_TRACEBACK"):
+        import traceback
+
+        traceback.print_exception(error)
+    says = (
+        f"{type(error).__name__}: {error}. This is a fault of the zoo, not of your data; ZOO_TRACEBACK=1 shows where."
+    )
+    return _told(f"internal error: {says}", _INTERNAL_ERROR)
+
+
+def _told(says: str, code: int) -> int:
+    print(f"zoo: {says}", file=sys.stderr)
+    return code
+
+
+def _silenced() -> int:
+    """The reader of stdout has left (`zoo list | head`): no error, and no complaint from Python's own last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def _print_table(rows: list[list[str]]) -> None:
+    """Print rows in aligned columns, all but the last padded."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)][:-1]
+    for row in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+
+
+def _text_width() -> int:
+    import shutil
+
+    return min(shutil.get_terminal_size().columns, _WIDEST_TEXT)
+
+
+if __name__ == "__main__":
+    main()
