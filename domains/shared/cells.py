@@ -24,11 +24,20 @@ _COMMA_NUMBER = r"^[+-]?[0-9]+,[0-9]+([eE][+-]?[0-9]+)?$"
 _LEADING_ZERO = r"^[+-]?0[0-9]"
 
 
+def plain_text(value: object) -> str:
+    """A value as a person would write it: 3.0 -> "3", 0.5 -> "0.5", True -> "True"."""
+    if isinstance(value, (float, np.floating)):
+        return str(int(value)) if float(value).is_integer() else repr(float(value))
+    return str(value)
+
+
 def cell_texts(values: pd.Series, *, blank: bool) -> list[str | None]:
     """Each cell as text; None where it is missing, and (`blank`) where it reads as a missing marker."""
     cells = values.to_numpy(object)
-    missing = pd.isna(cells) if cells.ndim == 1 else np.zeros(len(cells), bool)
-    texts = [None if gone else cell if isinstance(cell, str) else str(cell) for cell, gone in zip(cells, missing)]  # noqa: B905
+    texts = [
+        None if gone else cell if isinstance(cell, str) else plain_text(cell)
+        for cell, gone in zip(cells, pd.isna(values).to_numpy(), strict=True)
+    ]
     if not blank:
         return ["" if text is None else text for text in texts]
     return [None if text is None or text.strip() in MISSING else text.strip() for text in texts]
@@ -70,6 +79,15 @@ class Distinct:
         if len(zeros):
             return self.cells.take(self.positions).to_pandas(), f"was kept as text: it has leading zeros ({zeros[0]})"
         return _numbers(self.cells, comma).take(self.positions).to_pandas(), ""
+
+
+def clean_texts(values: pd.Series) -> pd.Series:
+    """Text trimmed, with missing markers read as missing; whole numbers in a float column lose their ".0"."""
+    import pyarrow as pa
+
+    column = Distinct.of(pa.array(cell_texts(values, blank=True), pa.string()))
+    texts: pd.Series = column.cells.take(column.positions).to_pandas()
+    return texts
 
 
 def has_decimal_commas(columns: Iterable[Distinct]) -> bool:

@@ -36,7 +36,7 @@ class FrameReading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Places:
+class Places(Sequence[str]):
     """Where a person finds a row: `places[row]` is "x.csv line 7". Lines are counted only when somebody asks."""
 
     name: str
@@ -48,7 +48,7 @@ class Places:
     def __len__(self) -> int:
         return self.num_rows
 
-    def __getitem__(self, row: int) -> str:
+    def __getitem__(self, row: Any) -> Any:
         if not self.is_text:
             return f"{self.name} row {row} (counted from 0)"
         return f"{self.name} line {self._lines[row] if self.utf8 is not None else row + 2}"
@@ -67,7 +67,7 @@ class FrameTable:
     """
 
     frame: pd.DataFrame
-    ids: Sequence[str]
+    ids: Sequence[str] | np.ndarray
     target_name: str | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow
-from domains.shared.cells import as_numbers
+from domains.shared.cells import as_numbers, plain_text
 from trainers.errors import DataError, UsageError, did_you_mean
 
 TASKS = ("classification", "regression")
@@ -66,14 +66,8 @@ def _refuse_names(values: pd.Series) -> None:
 def label_texts(values: pd.Series) -> np.ndarray:
     """(rows,) class name of each row as text, as in the file: 3 -> "3", 1.0 -> "1", True -> "True", missing -> None."""
     codes, distinct = pd.factorize(values, use_na_sentinel=True)
-    names = np.array([*(_label(value) for value in distinct), None], dtype=object)
+    names = np.array([*(plain_text(value) for value in distinct), None], dtype=object)
     return names[codes]
-
-
-def _label(value: object) -> str:
-    if isinstance(value, (float, np.floating)):
-        return str(int(value)) if float(value).is_integer() else repr(float(value))
-    return str(value)
 
 
 def class_names(labels: np.ndarray | Sequence[str | None]) -> tuple[str, ...]:

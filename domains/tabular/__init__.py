@@ -1,0 +1,1 @@
+"""Tables: columns of numbers, categories and dates with one target column."""
