@@ -27,9 +27,10 @@ class Table(Protocol):
     context: what all rows share (the data folder, a graph).
     """
 
-    ids: Sequence[str]
-    context: Mapping[str, Any]
-
+    @property
+    def ids(self) -> Sequence[str] | np.ndarray: ...
+    @property
+    def context(self) -> Mapping[str, Any]: ...
     def __len__(self) -> int: ...
     def __getitem__(self, position: int) -> Mapping[str, Any]: ...
     def column(self, name: str) -> Any: ...
@@ -90,10 +91,10 @@ class Keys:
 
     rule: Rule = "random"
     because: str = ""
-    group: Sequence[Any] | None = None
-    order: Sequence[Any] | None = None
+    group: Sequence[Any] | np.ndarray | None = None
+    order: Sequence[Any] | np.ndarray | None = None
     given: Sequence[str] | None = None
-    stratum: Sequence[Any] | None = None
+    stratum: Sequence[Any] | np.ndarray | None = None
     links: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     near: float = 0.3
     evidence: JSON = field(default_factory=dict)
