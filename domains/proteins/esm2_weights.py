@@ -1,0 +1,207 @@
+"""Weights of ESM-2 from any of their homes: hub id, transformers folder, fair-esm name, fair-esm .pt file, or random.
+
+fair-esm checkpoints are renamed key by key; the states are the same to float32 precision.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from domains.proteins.esm2 import VOCABULARY, empty_encoder, esm2_config, without_contact_head
+from domains.shared.weights import Weights, read_torch, resolve
+from trainers.contract import JSON
+from trainers.errors import DataError, MissingError, UsageError, did_you_mean
+
+FAIR_ESM_NAMES = (
+    "esm2_t6_8M_UR50D",
+    "esm2_t12_35M_UR50D",
+    "esm2_t30_150M_UR50D",
+    "esm2_t33_650M_UR50D",
+    "esm2_t36_3B_UR50D",
+    "esm2_t48_15B_UR50D",
+)
+_RANDOM = re.compile(r"random:(\d+)x(\d+)")
+_FAIR_PREFIX = re.compile(r"^(encoder\.)?(sentence_encoder\.)?")
+_FAIR_PARTS = {
+    "self_attn.q_proj": "attention.self.query",
+    "self_attn.k_proj": "attention.self.key",
+    "self_attn.v_proj": "attention.self.value",
+    "self_attn.out_proj": "attention.output.dense",
+    "self_attn_layer_norm": "attention.LayerNorm",
+    "fc1": "intermediate.dense",
+    "fc2": "output.dense",
+    "final_layer_norm": "LayerNorm",
+}
+
+
+def random_shape(spec: str) -> tuple[int, int] | None:
+    """(layers, width) of "random:6x320"; None for any other spec. Raises UsageError for a malformed one."""
+    if not spec.startswith("random"):
+        return None
+    found = _RANDOM.fullmatch(spec)
+    layers, width = map(int, found.groups()) if found else (0, 0)
+    if not layers or not width or width % 16:
+        raise UsageError(
+            f"options.weights: {spec!r}: write random:LAYERSxWIDTH, WIDTH a multiple of 16 (random:6x320)."
+        )
+    return layers, width
+
+
+def find(spec: str) -> Weights:
+    """The weights of a spec that is not random: hub id, fair-esm name, folder or file. Raises MissingError."""
+    if not Path(spec).exists() and spec.startswith("esm2_") and "/" not in spec and not spec.endswith(".pt"):
+        if spec not in FAIR_ESM_NAMES:
+            raise MissingError(f"options.weights: no ESM-2 model {spec!r}.{did_you_mean(spec, FAIR_ESM_NAMES)}")
+        return resolve(f"facebook/{spec}")
+    return resolve(spec)
+
+
+def read_config(spec: str) -> JSON:
+    """The architecture behind a spec, as the values of a transformers `EsmConfig`; reads no tensor where it can."""
+    shape = random_shape(spec)
+    if shape is not None:
+        return esm2_config(layers=shape[0], width=shape[1], heads=shape[1] // 16)
+    weights = find(spec)
+    folder = weights.path if weights.path.is_dir() else weights.path.parent
+    if _is_fair(weights):
+        return _fair_config(weights.path)[0]
+    if not (folder / "config.json").exists():
+        raise MissingError(f"options.weights: {folder}: no config.json beside the weights. Give the whole folder.")
+    return _checked(_hub_config(folder), folder)
+
+
+def load_encoder(spec: str) -> nn.Module:
+    """The pretrained encoder of a spec, in evaluation mode. Random specs draw from torch's generator.
+
+    Raises MissingError for weights that are not to be had, DataError for files that are no whole ESM-2.
+    """
+    config = read_config(spec)
+    if random_shape(spec) is not None:
+        return empty_encoder(config).eval()
+    weights = find(spec)
+    encoder = _from_fair(weights, config) if _is_fair(weights) else _from_hub_folder(weights)
+    return encoder.eval()
+
+
+def _hub_config(folder: Path) -> JSON:
+    try:
+        found = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise DataError(f"{folder / 'config.json'}: not JSON ({error}). Fetch it again.") from None
+    drop = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "model_type")
+    return {"model_type": found.get("model_type"), **{k: v for k, v in found.items() if k not in drop}}
+
+
+def _checked(config: JSON, folder: Path) -> JSON:
+    kind = config.pop("model_type")
+    if kind != "esm" or config.get("is_folding_model") or config.get("vocab_size") != len(VOCABULARY):
+        raise DataError(
+            f"{folder}: a {kind!r} model with {config.get('vocab_size')} tokens, not an ESM-2 encoder "
+            f"(esm, {len(VOCABULARY)} tokens). Give one with --set options.weights=..."
+        )
+    keep = (*esm2_config(layers=1, width=16, heads=1), "rope_theta", "emb_layer_norm_before")
+    return {name: config[name] for name in keep if name in config}
+
+
+def _is_fair(weights: Weights) -> bool:
+    """Whether these are fair-esm's: a lone PyTorch file, or a folder with one and no config.json."""
+    file = weights.files[0]
+    folder_has_config = (file.parent / "config.json").exists()
+    return file.suffix in (".pt", ".pth") and (weights.path.is_file() or not folder_has_config)
+
+
+def _fair_config(path: Path) -> tuple[JSON, dict[str, Tensor]]:
+    """The architecture and the tensors (fair-esm's names, no prefix) of a fair-esm checkpoint or bare state_dict."""
+    file = Weights(str(path), path).files[0]
+    found = read_torch(file)
+    state = found.get("model", found) if isinstance(found, dict) else {}
+    state = {_FAIR_PREFIX.sub("", name): value for name, value in state.items() if isinstance(value, Tensor)}
+    layers = {int(m[1]) for m in (re.match(r"layers\.(\d+)\.", name) for name in state) if m}
+    if "embed_tokens.weight" not in state or not layers or "emb_layer_norm_after.weight" not in state:
+        raise DataError(f"{file}: no fair-esm ESM-2 checkpoint (no embed_tokens, layers or emb_layer_norm_after).")
+    width = state["embed_tokens.weight"].shape[1]
+    settings = vars(found["cfg"]["model"]) if isinstance(found, dict) and "cfg" in found else {}
+    heads = settings.get("encoder_attention_heads") or _fair_heads(state, width, file)
+    config = esm2_config(layers=max(layers) + 1, width=width, heads=int(heads))
+    return {**config, "token_dropout": bool(settings.get("token_dropout", True))}, state
+
+
+def _fair_heads(state: Mapping[str, Tensor], width: int, file: Path) -> int:
+    """A bare state_dict keeps no settings, but the rotary table has half a head's width."""
+    table = state.get("layers.0.self_attn.rot_emb.inv_freq")
+    if table is None:
+        raise DataError(f"{file}: cannot tell the number of attention heads. Give the whole fair-esm checkpoint.")
+    return width // (2 * len(table))
+
+
+def _renamed(name: str) -> str | None:
+    """fair-esm's name of an encoder tensor in transformers' terms; None for the heads and rotary tables."""
+    if name == "embed_tokens.weight":
+        return "embeddings.word_embeddings.weight"
+    if name.startswith("emb_layer_norm_after"):
+        return f"encoder.{name}"
+    found = re.fullmatch(r"layers\.(\d+)\.(.+)\.(weight|bias)", name)
+    if found and found[2] in _FAIR_PARTS:
+        return f"encoder.layer.{found[1]}.{_FAIR_PARTS[found[2]]}.{found[3]}"
+    return None
+
+
+def _from_fair(weights: Weights, config: JSON) -> nn.Module:
+    encoder = empty_encoder(config)
+    found = _fair_config(weights.path)[1]
+    named = {_renamed(name): value for name, value in found.items()}
+    own = dict(encoder.named_parameters())
+    _demand_all([name for name in own if name not in named or named[name].shape != own[name].shape], weights)
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(named[name])
+    return encoder
+
+
+def _from_hub_folder(weights: Weights) -> nn.Module:
+    """A folder in transformers' format, by its own loader: it knows the names of every version that wrote one."""
+    from safetensors import SafetensorError
+    from transformers import EsmModel
+
+    load: Any = EsmModel.from_pretrained
+    folder = weights.path if weights.path.is_dir() else weights.path.parent
+    options = {"attn_implementation": "sdpa", "dtype": torch.float32, "local_files_only": True}
+    try:
+        with _quiet():
+            encoder, info = load(folder, add_pooling_layer=False, output_loading_info=True, **options)
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise DataError(f"{weights.path}: cannot be loaded ({str(error).strip().splitlines()[0]}).") from None
+    _demand_all([name for name in info["missing_keys"] if not name.startswith("contact_head")], weights)
+    return without_contact_head(encoder)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from reporting the language-model head as unexpected and the contact head as missing."""
+    from transformers.utils import logging
+
+    verbosity, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bar:
+            logging.enable_progress_bar()
+
+
+def _demand_all(missing: Sequence[str], weights: Weights) -> None:
+    if missing:
+        raise DataError(
+            f"{weights.path}: {len(missing)} tensors of an ESM-2 encoder are missing or of another shape, the first is "
+            f"{sorted(missing)[0]!r}. Fetch the weights again."
+        )
