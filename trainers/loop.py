@@ -323,15 +323,15 @@ class StepLines:
         if now - self.said_at < SECONDS_BETWEEN_LINES and not is_last:
             return
         state, seconds = self.state, self._seconds() - self.seconds
-        self.log(
-            kind="step",
-            step=state.step,
-            progress=progress,
-            loss=state.smoothed.value,
-            lr=lr,
-            grad_norm=None if norm is None else float(norm),
-            samples_per_second=(state.num_samples - self.samples) / max(seconds, 1e-9),
-        )
+        facts = {
+            "loss": state.smoothed.value,
+            "lr": lr,
+            "grad_norm": None if norm is None else float(norm),
+            "samples_per_second": (state.num_samples - self.samples) / max(seconds, 1e-9),
+            "last": is_last or None,
+        }
+        known = {name: value for name, value in facts.items() if value is not None}
+        self.log(kind="step", step=state.step, progress=progress, **known)
         self.said_at, self.samples, self.seconds = now, state.num_samples, self._seconds()
 
     def _seconds(self) -> float:

@@ -78,7 +78,7 @@ class Network:
         if not self.is_compiled:
             return False
         self.is_compiled, self.called = False, self.plain
-        reason = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         self.say(kind="warning", text=f"The model could not be compiled, training goes on without: {reason}")
         return True
 

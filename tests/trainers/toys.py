@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +41,8 @@ class ToyRows:
 
 @dataclass
 class ToyWatch:
-    """Collects events. `stop_at`: (step, reason), counted over calls of should_stop."""
+    """Collects events. stop_at: (steps, reason), counted over calls of should_stop; the reason "kill" ends the process
+    with SIGKILL, and "crash" raises."""
 
     folder: Path
     metric: str = "mae"
@@ -69,7 +72,13 @@ class ToyWatch:
 
     def should_stop(self) -> str | None:
         self.calls += 1
-        return self.stop_at[1] if self.stop_at and self.calls > self.stop_at[0] else None
+        if self.stop_at is None or self.calls <= self.stop_at[0]:
+            return None
+        if self.stop_at[1] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.stop_at[1] == "crash":
+            raise MemoryError("crash")
+        return self.stop_at[1]
 
     def of_kind(self, kind: str) -> list[JSON]:
         return [event for event in self.events if event["kind"] == kind]

@@ -1,0 +1,122 @@
+"""Parameter groups by role, and an optimizer's memory by name."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from trainers import optim
+from trainers.contract import Role
+from trainers.errors import UsageError
+from trainers.settings import Gradient
+
+
+def model_and_roles():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    roles = {
+        "0.weight": Role("embedding", 0),
+        "1.weight": Role("matrix", 1),
+        "1.bias": Role("scalar", 1),
+        "2.weight": Role("scalar", 2),
+        "2.bias": Role("scalar", 2),
+        "3.weight": Role("head", 3),
+        "3.bias": Role("head", 3),
+    }
+    return model, roles
+
+
+def facts(optimizer):
+    return {name: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups for name in group["names"]}
+
+
+def test_only_matrices_are_decayed():
+    found = facts(optim.make_optimizer(*model_and_roles(), Gradient(weight_decay=0.1)))
+    assert [name for name, (_, decay) in sorted(found.items()) if decay] == ["1.weight", "3.weight"]
+
+
+def test_layers_learn_the_more_slowly_the_nearer_they_are_to_the_input():
+    found = facts(optim.make_optimizer(*model_and_roles(), Gradient(lr=1.0, layer_decay=0.5)))
+    assert [found[name][0] for name in ("0.weight", "1.bias", "2.weight", "3.bias")] == [0.125, 0.25, 0.5, 1.0]
+
+
+def test_the_head_may_have_a_rate_of_its_own():
+    found = facts(optim.make_optimizer(*model_and_roles(), Gradient(lr=1e-5, head_lr=1e-3)))
+    assert found["3.weight"][0] == 1e-3
+    assert found["1.weight"][0] == 1e-5
+
+
+def test_a_parameter_without_a_role_does_not_train():
+    model, roles = model_and_roles()
+    del roles["0.weight"]
+    found = facts(optim.make_optimizer(model, roles, Gradient()))
+    assert "0.weight" not in found
+    assert not model[0].weight.requires_grad
+
+
+def test_a_tied_parameter_is_in_one_group():
+    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    found = facts(optim.make_optimizer(model, {"0.weight": Role("embedding")}, Gradient()))
+    assert list(found) == ["0.weight"]
+    both = {"0.weight": Role("embedding"), "1.weight": Role("head", 1)}
+    assert list(facts(optim.make_optimizer(model, both, Gradient()))) == ["0.weight"]
+
+
+def test_a_role_of_no_parameter_is_named_with_its_neighbour():
+    model, _ = model_and_roles()
+    with pytest.raises(ValueError, match=r"'3\.wieght'.*Did you mean 3\.weight"):
+        optim.make_optimizer(model, {"3.wieght": Role("head")}, Gradient())
+
+
+def test_freezing_without_a_head_is_refused():
+    model, roles = model_and_roles()
+    with pytest.raises(UsageError, match="freeze_epochs=0"):
+        optim.make_optimizer(model, {"1.weight": roles["1.weight"]}, Gradient(freeze_epochs=1))
+
+
+def test_head_only_leaves_gradients_to_the_head_and_can_be_undone():
+    model, roles = model_and_roles()
+    optimizer = optim.make_optimizer(model, roles, Gradient())
+    optim.set_head_only(optimizer, True)
+    assert [name for name, p in model.named_parameters() if p.requires_grad] == ["3.weight", "3.bias"]
+    optim.set_head_only(optimizer, False)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_an_optimizer_with_restored_memory_goes_on_bit_by_bit(name):
+    def step(model, optimizer):
+        model(torch.tensor([[0, 1], [2, 3]])).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    settings = Gradient(optimizer=name, lr=0.01)
+    model, roles = model_and_roles()
+    optimizer = optim.make_optimizer(model, roles, settings)
+    for _ in range(3):
+        step(model, optimizer)
+    twin = copy.deepcopy(model)
+    other = optim.make_optimizer(twin, roles, settings)
+    optim.load_optimizer_tensors(other, optim.optimizer_tensors(optimizer))
+    for _ in range(3):
+        step(model, optimizer)
+        step(twin, other)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_one_step_equals_adamw_written_out_in_float64():
+    model, roles = model_and_roles()
+    model.double()
+    settings = Gradient(lr=0.01, weight_decay=0.1)
+    optimizer = optim.make_optimizer(model, roles, settings)
+    before = model[1].weight.detach().clone()
+    model(torch.tensor([0, 1, 2])).square().sum().backward()
+    gradient = model[1].weight.grad.clone()
+    optim.set_lr(optimizer, 0.5)
+    optimizer.step()
+    lr = 0.005
+    expected = before * (1 - lr * 0.1) - lr * gradient / (gradient.abs() + 1e-8)
+    torch.testing.assert_close(model[1].weight.detach(), expected, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,84 @@
+"""Schedules against their closed forms."""
+
+import math
+
+import pytest
+
+from trainers.schedule import Budget, crosses_mark, is_affordable, lr_factor
+from trainers.settings import Gradient
+
+SHAPES = ["cosine", "trapezoid", "wsd", "constant"]
+
+
+def settings(**values):
+    return Gradient(**values)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_rises_linearly_through_its_warm_up(shape):
+    chosen = settings(schedule=shape, warmup=0.2)
+    assert [lr_factor(p, settings(schedule="constant", warmup=0.2)) for p in (0.0, 0.05, 0.1)] == [0.0, 0.25, 0.5]
+    assert lr_factor(0.1, chosen) == pytest.approx(0.5)
+    assert lr_factor(0.2, chosen) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_without_warm_up_the_first_step_has_the_full_rate(shape):
+    assert lr_factor(0.0, settings(schedule=shape, warmup=0)) == 1.0
+
+
+@pytest.mark.parametrize("shape", SHAPES[:3])
+def test_every_falling_shape_ends_at_its_floor(shape):
+    assert lr_factor(1.0, settings(schedule=shape, final_lr=0.1)) == pytest.approx(0.1)
+
+
+def test_cosine_is_half_a_cosine_between_peak_and_floor():
+    chosen = settings(schedule="cosine", warmup=0.1, final_lr=0.2)
+    for share in (0.25, 0.5, 0.9):
+        expected = 0.2 + 0.8 * (1 + math.cos(math.pi * share)) / 2
+        assert lr_factor(0.1 + 0.9 * share, chosen) == pytest.approx(expected)
+
+
+def test_trapezoid_is_flat_and_then_a_straight_line():
+    chosen = settings(schedule="trapezoid", warmup=0.1, warmdown=0.4)
+    assert [lr_factor(p, chosen) for p in (0.3, 0.6, 0.7, 0.8)] == pytest.approx([1, 1, 0.75, 0.5])
+
+
+def test_wsd_falls_by_one_minus_the_root():
+    chosen = settings(schedule="wsd", warmup=0, warmdown=0.5)
+    assert [lr_factor(p, chosen) for p in (0.5, 0.625, 0.755)] == pytest.approx([1, 0.5, 1 - math.sqrt(0.51)])
+
+
+def test_a_warm_down_of_nothing_stays_at_the_peak():
+    assert lr_factor(1.0, settings(schedule="trapezoid", warmup=0, warmdown=0)) == 1.0
+
+
+def test_fractions_of_epochs_become_steps_and_never_none():
+    assert Budget.of(settings(epochs=2.5), 10) == Budget("epochs", 25)
+    assert Budget.of(settings(epochs=0.01), 10) == Budget("epochs", 1)
+    assert Budget.of(settings(), 7) == Budget("epochs", 70)
+
+
+def test_progress_counts_steps_or_seconds_and_stops_at_one():
+    assert Budget("steps", 8).progress(2, 99.0) == 0.25
+    assert Budget("seconds", 8).progress(99, 2.0) == 0.25
+    assert Budget("seconds", 8).progress(0, 80.0) == 1.0
+
+
+def test_no_step_of_a_schedule_has_a_rate_of_zero():
+    budget, chosen = Budget("steps", 20), settings(schedule="cosine", warmup=0.05)
+    assert min(lr_factor(budget.progress_within(step, 0.0), chosen) for step in range(20)) > 0
+
+
+@pytest.mark.parametrize("num_steps", [1, 3, 7, 29, 100])
+@pytest.mark.parametrize("num_marks", [1, 2, 5])
+def test_marks_are_crossed_as_often_as_there_are_marks(num_steps, num_marks):
+    crossed = [crosses_mark(at / num_steps, (at + 1) / num_steps, num_marks) for at in range(num_steps)]
+    assert sum(crossed) == min(num_steps, num_marks)
+    assert crossed[-1]
+
+
+def test_evaluating_stays_within_a_tenth_of_the_time():
+    assert is_affordable(0.0, 0, 0.1)
+    assert is_affordable(4.0, 4, 50.0)
+    assert not is_affordable(4.0, 4, 49.0)
