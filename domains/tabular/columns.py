@@ -101,8 +101,8 @@ def _lost(values: pd.Series, lost: np.ndarray, what: str, negation: str = "") ->
         return ""
     shown = values[lost].drop_duplicates().head(3)
     examples = ", ".join(repr(str(value)) for value in shown)
-    verb = "are" if lost.sum() > 1 else "is"
-    return f"{lost.sum():,} cells read as missing: {examples} {verb} {negation}{what}"
+    cells = "1 cell is" if lost.sum() == 1 else f"{lost.sum():,} cells are"
+    return f"{cells} read as missing: {examples} is {negation}{what}"
 
 
 def described(values: pd.Series) -> tuple[JSON | None, str]:
