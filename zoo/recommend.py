@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from trainers.errors import UsageError, did_you_mean
@@ -74,7 +74,10 @@ class Recommendation:
     asks: tuple[Asked, ...]
     unused: tuple[str, ...]
     notes: tuple[Note, ...]
-    registry: Registry
+    registry: Registry = field(repr=False)
+
+    def __str__(self) -> str:
+        return as_text(self)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values only; new keys may be added, none change their meaning within a `schema_version`."""
@@ -268,11 +271,13 @@ def _asks(cells: Sequence[Cell], chosen: int, question: Question, data_type: Dat
 def _changed(
     cells: Sequence[Cell], chosen: int, question: Question, fact: str, values: Sequence[Any], *, below: bool = False
 ) -> Iterator[Asked]:
+    named = {cells[chosen].recipe}
     for value in values:
         # Just below the bound is as good as any value that fulfils it.
         stated = replace(question, **{fact: value - 1 if below else value})
         other = first_match(cells, stated)
-        if other is not None and cells[other].recipe != cells[chosen].recipe:
+        if other is not None and cells[other].recipe not in named:
+            named.add(cells[other].recipe)
             yield Asked(option=_option(fact, value, below=below), recipe=cells[other].recipe)
 
 

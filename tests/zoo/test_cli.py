@@ -1,0 +1,153 @@
+"""The command line: results on stdout, all else on stderr, exit codes as promised."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trainers.errors import DivergedError, DoesNotFitError, InterruptedByUser, MissingError, StoppedError, UsageError
+from zoo import cli
+
+
+@pytest.fixture
+def zoo(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line; returns (exit code, stdout, stderr)."""
+
+    def run(line: str) -> tuple[Any, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(line.split())
+        return (stop.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_recommend_prints_the_answer_and_nothing_on_stderr(zoo: Any) -> None:
+    code, out, err = zoo("recommend --type proteins --n 20000")
+    assert (code, err) == (0, "")
+    assert out.startswith("proteins/esm2-finetune  (ready)")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "recommend --type proteins --n 20000 --json",
+        "list --json",
+        "show proteins/esm2-finetune --json",
+        "show text/distil --json",
+    ],
+)
+def test_json_is_one_object_with_a_schema_version(zoo: Any, line: str) -> None:
+    code, out, _ = zoo(line)
+    assert code == 0
+    assert json.loads(out)["schema_version"] == 1
+    assert out.count("\n") == 1
+
+
+def test_every_option_of_recommend_reaches_the_question(zoo: Any) -> None:
+    line = "recommend --type text --n 5 --task ner --length 7 --device cpu --latency relaxed --series 2 --channels 3"
+    code, out, err = zoo(f"{line} --audio-hours 1.5 --no-pretrained --coordinates --json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["recipe"] == "text/few-shot-prompt"
+    assert len(found["unused"]) == 4  # series, channels, audio hours and coordinates say nothing about text
+
+
+def test_list_filters_by_type_and_status(zoo: Any) -> None:
+    _, out, _ = zoo("list --type proteins --status ready")
+    assert [line.split()[0] for line in out.splitlines()] == ["proteins/esm2-embed-head", "proteins/esm2-finetune"]
+
+
+def test_list_and_show_know_every_recipe(zoo: Any) -> None:
+    _, out, _ = zoo("list --json")
+    for entry in json.loads(out)["recipes"]:
+        code, shown, _ = zoo(f"show {entry['recipe']}")
+        assert code == 0
+        assert entry["about"] in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("recommend --type protein --n 5", "Did you mean proteins"),
+        ("recommend --type proteins --n five", "--n"),
+        ("recommend --type proteins", "--n"),
+        ("recommend --type proteins --n 5 --tsk x", "--tsk"),
+        ("recommend --type proteins --n 5 --device egde", "Did you mean edge"),
+        ("show protein/esm2-finetune", "Did you mean proteins/esm2-finetune"),
+        ("list --type tabluar", "Did you mean tabular"),
+        ("list --status redy", "Did you mean ready"),
+        ("recomend --type proteins --n 5", "recommend"),
+        ("train text/distil --data x.csv", "planned, not built yet"),
+    ],
+)
+def test_wrong_usage_exits_2_with_one_clean_line(zoo: Any, line: str, says: str) -> None:
+    code, out, err = zoo(line)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+    assert err.startswith("zoo: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("x"), 2),
+        (DoesNotFitError("x"), 4),
+        (DivergedError("x"), 5),
+        (MissingError("x"), 6),
+        (StoppedError("x"), 75),
+        (InterruptedByUser("x"), 130),
+        (KeyboardInterrupt(), 130),
+        (RuntimeError("x"), 1),
+    ],
+)
+def test_errors_have_the_promised_exit_codes(
+    zoo: Any, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def broken() -> None:
+        """Fail."""
+        raise error
+
+    monkeypatch.setitem(cli._VERBS, "list", broken)
+    found, out, err = zoo("list")
+    assert (found, out) == (code, "")
+    assert "Traceback" not in err
+
+
+def test_an_internal_error_says_whose_fault_it_is_and_shows_where_on_request(
+    zoo: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        """Fail."""
+        raise RuntimeError("oh")
+
+    monkeypatch.setitem(cli._VERBS, "list", broken)
+    assert "internal error: RuntimeError: oh. This is a fault of the zoo" in zoo("list")[2]
+    monkeypatch.setenv("ZOO_TRACEBACK", "1")
+    assert "Traceback" in zoo("list")[2]
+
+
+@pytest.mark.parametrize("line", ["--help", "recommend --help", "train --help", "list --help"])
+def test_help_exits_0_and_goes_to_stdout(zoo: Any, line: str) -> None:
+    code, out, err = zoo(line)
+    assert (code, err) == (0, "")
+    assert "Usage: zoo" in out
+
+
+def test_help_lists_the_verbs_of_both_modules(zoo: Any) -> None:
+    out = zoo("--help")[1]
+    for verb in ("list", "show", "recommend", "check", "train", "predict"):
+        assert f"\n  {verb} " in out
+
+
+def test_check_prints_counts_and_fails_with_exit_2_when_something_is_wrong(
+    zoo: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zoo import check
+
+    monkeypatch.setattr(check, "structure_problems", lambda registry: iter(["cells.beans: cold"]))
+    code, out, err = zoo("check --json")
+    assert code == 2
+    assert json.loads(out)["ok"] is False
+    assert "cells.beans: cold" in err
+    assert "recipes planned" in zoo("check")[1]
