@@ -36,6 +36,9 @@ NEWTON_SCHULZ: Coefficients = ((3.4445, -4.7750, 2.0315),) * 5
 """The constant quintic of the first Muon, as torch.optim.Muon has it; for comparison."""
 
 MOMENTUM_START, MOMENTUM_WARMUP_STEPS = 0.85, 300
+# Typed loosely: torch's stubs do not know a 0-d tensor as the weight.
+_lerp: Any = torch._foreach_lerp
+_lerp_in_place: Any = torch._foreach_lerp_
 _SMALLEST_NORM = 1e-7
 _SMALLEST_MOMENT = 1e-10
 
@@ -64,7 +67,7 @@ def momentum_at(step: int, peak: float) -> float:
 def shape_factor(rows: int, columns: int) -> float:
     """What the learning rate of a matrix is multiplied by, so that its outputs change by the same amount whatever its
     shape: max(1, R / C) ** 0.5."""
-    return max(1.0, rows / columns) ** 0.5
+    return float(max(1.0, rows / columns) ** 0.5)
 
 
 def muon_step(
@@ -85,8 +88,8 @@ def muon_step(
 
     beta2: of the second moment per neuron; None leaves it out.   cautious: decay only where it agrees with the update.
     """
-    torch._foreach_lerp_(moments, grads, 1 - momentum)
-    update = torch.stack(torch._foreach_lerp(grads, moments, momentum))  # type: ignore[arg-type]
+    _lerp_in_place(moments, grads, 1 - momentum)
+    update = torch.stack(_lerp(grads, moments, momentum))
     update = orthogonalized(update, coefficients)
     if beta2 is not None:
         update = neuron_normalized(update, neuron_moments, beta2)
@@ -106,10 +109,11 @@ def neuron_normalized(update_NRC: Tensor, moments: list[Tensor], beta2: float) -
     """
     dim = -1 if update_NRC.size(-2) >= update_NRC.size(-1) else -2
     squares = update_NRC.float().square().mean(dim=dim, keepdim=True)
-    torch._foreach_lerp_(moments, list(squares.unbind()), 1 - beta2)
+    _lerp_in_place(moments, list(squares.unbind()), 1 - beta2)
     scaled = update_NRC * torch.stack(moments).clamp_min(_SMALLEST_MOMENT).rsqrt().to(update_NRC.dtype)
-    before, after = (x.norm(dim=(-2, -1), keepdim=True) for x in (update_NRC, scaled))
-    return scaled * (before / after.clamp_min(_SMALLEST_MOMENT))
+    before = torch.linalg.matrix_norm(update_NRC, keepdim=True)
+    after = torch.linalg.matrix_norm(scaled, keepdim=True)
+    return torch.mul(scaled, before / after.clamp_min(_SMALLEST_MOMENT))
 
 
 class MuonAdamW(torch.optim.Optimizer):
