@@ -186,7 +186,7 @@ class MuonAdamW(torch.optim.Optimizer):
             momentum = momentum_at(int(states[0]["step"]), self.momentum)
             self._muon_function(same[0])(
                 same,
-                [parameter.grad for parameter in same],  # type: ignore[misc]
+                [parameter.grad for parameter in same],
                 [state["moment"] for state in states],
                 [state["neuron_moment"] for state in states],
                 lr=torch.tensor(group["lr"], device=same[0].device),
