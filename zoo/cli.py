@@ -119,11 +119,10 @@ _VERBS: dict[str, Callable[..., None]] = {"list": list_, "show": show, "recommen
 
 def build_app(verb: str | None = None) -> typer.Typer:
     """The command line; with the name of a light verb only that one, which saves the cost of declaring the others."""
-    app = typer.Typer(name="zoo", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+    app = typer.Typer(name="zoo", add_completion=False, rich_markup_mode=None)
     app.callback()(_about)
-    for name, function in _VERBS.items():
-        if verb not in _VERBS or name == verb:
-            app.command(name)(function)
+    for name in [verb] if verb in _VERBS else _VERBS:
+        app.command(name)(_VERBS[name])
     if verb not in _VERBS:
         from zoo import cli_runs
 
@@ -136,14 +135,14 @@ def _about() -> None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run one command and exit with its code (see DESIGN in the README); never returns."""
+    """Run one command and exit with its code; never returns. Codes: `trainers.errors`."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    sys.exit(_exit_code(arguments))
+    sys.exit(_exit_code(arguments or ["--help"]))
 
 
 def _exit_code(arguments: list[str]) -> int:
     try:
-        app = build_app(arguments[0] if arguments else None)
+        app = build_app(arguments[0])
         code = app(arguments, prog_name="zoo", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

@@ -127,7 +127,7 @@ def test_an_internal_error_says_whose_fault_it_is_and_shows_where_on_request(
     assert "Traceback" in zoo("list")[2]
 
 
-@pytest.mark.parametrize("line", ["--help", "recommend --help", "train --help", "list --help"])
+@pytest.mark.parametrize("line", ["", "--help", "recommend --help", "train --help", "list --help"])
 def test_help_exits_0_and_goes_to_stdout(zoo: Any, line: str) -> None:
     code, out, err = zoo(line)
     assert (code, err) == (0, "")

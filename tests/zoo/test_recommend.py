@@ -192,3 +192,9 @@ def test_functions_of_the_package_survive_the_import_of_their_submodules() -> No
 
     assert callable(zoo.recommend)
     assert callable(zoo.plan)
+
+
+def test_a_recipe_is_found_by_name_and_a_misspelt_one_names_the_nearest() -> None:
+    assert zoo.get("proteins/esm2-finetune").module.startswith("domains.proteins.")
+    with pytest.raises(UsageError, match="Did you mean proteins/esm2-finetune"):
+        zoo.get("protein/esm2-finetune")
