@@ -77,9 +77,6 @@ class XGBoostForest:
     def predict(self, matrix: np.ndarray) -> np.ndarray:
         return np.asarray(self._booster.inplace_predict(matrix, validate_features=False))
 
-    def num_leaves(self) -> int:
-        return sum(text.count("leaf=") for text in self._booster.get_dump())
-
     def save(self, folder: Path) -> None:
         self._booster.save_model(folder / XGBOOST_FILE)
 
@@ -148,9 +145,6 @@ class LightGBMForest:
             num_columns = self._booster.num_model_per_iteration()
             return np.empty(0 if num_columns == 1 else (0, num_columns))
         return np.asarray(self._booster.predict(matrix, num_threads=self._cores))
-
-    def num_leaves(self) -> int:
-        return sum(tree["num_leaves"] for tree in self._booster.dump_model()["tree_info"])
 
     def save(self, folder: Path) -> None:
         self._booster.save_model(folder / LIGHTGBM_FILE)

@@ -51,8 +51,6 @@ class Forest(Protocol):
     def predict(self, matrix: np.ndarray) -> np.ndarray:
         """(rows, classes) probabilities, (rows,) of the second class if there are two, or (rows,) numbers."""
 
-    def num_leaves(self) -> int: ...
-
     def save(self, folder: Path) -> None: ...
 
 
@@ -188,7 +186,6 @@ class TreesLearner:
             "num_steps": growth.num_rounds,
             "best_step": growth.best_round,
             "stopped": growth.why,
-            "num_parameters": forest.num_leaves(),
             "seconds_train": round(seconds, 3),
             "samples_per_second": round(len(train) * growth.num_rounds / max(seconds, 1e-9)),
         }
