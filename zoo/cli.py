@@ -8,6 +8,7 @@ most, and a test holds it to that.
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -20,11 +21,15 @@ _INTERRUPTED = 130
 _WIDEST_TEXT = 100
 
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
-TypeName = Annotated[str, typer.Option("--type", help="data type: images, text, tabular, proteins, ...")]
+TypeName = Annotated[str | None, typer.Option("--type", help="data type: images, text, tabular, proteins, ...")]
 OnlyType = Annotated[str | None, typer.Option("--type", help="only recipes of this data type")]
 OnlyStatus = Annotated[str | None, typer.Option("--status", help="only recipes that are ready, or planned")]
 RecipeName = Annotated[str, typer.Argument(help="TYPE/NAME, as `zoo list` prints it")]
-Rows = Annotated[int, typer.Option("--n", help="number of labelled rows")]
+Rows = Annotated[int | None, typer.Option("--n", help="number of labelled rows")]
+Data = Annotated[Path | None, typer.Option("--data", help="read type, rows and task from this file or folder")]
+Target = Annotated[
+    str | None, typer.Option("--target", help="with --data: the column to predict, which tells the task")
+]
 Task = Annotated[str | None, typer.Option("--task", help="classification, regression, segmentation, ...")]
 Length = Annotated[int | None, typer.Option("--length", help="longest row, in tokens, residues, bases, seconds")]
 Series = Annotated[int | None, typer.Option("--series", help="number of time series")]
@@ -69,8 +74,10 @@ def show(recipe: RecipeName, as_json: AsJson = False) -> None:
 
 
 def recommend(
-    type: TypeName,
-    n: Rows,
+    type: TypeName = None,
+    n: Rows = None,
+    data: Data = None,
+    target: Target = None,
     task: Task = None,
     length: Length = None,
     device: Device = None,
@@ -83,17 +90,37 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Name the recipe for data of a type and size, and say why."""
-    from zoo.recommend import as_text
+    from zoo.recommend import as_text, with_data
     from zoo.recommend import recommend as answer_for
 
+    type, n, task = _type_size_task(type, n, task, data, target)
     answer = answer_for(
         type, n, task=task, length=length, device=device, latency=latency, series=series, channels=channels,
         audio_hours=audio_hours, pretrained=pretrained, coordinates=coordinates,
     )  # fmt: skip
+    if data is not None:
+        answer = with_data(answer, str(data), target)
     if as_json:
         _print_json(answer.as_json())
     else:
         print(as_text(answer, _text_width()))
+
+
+def _type_size_task(
+    type: str | None, n: int | None, task: str | None, data: Path | None, target: str | None
+) -> tuple[str, int, str | None]:
+    """What was said, completed by what the file tells."""
+    from trainers.errors import UsageError
+
+    if data is not None:
+        from domains.sniff import sniff
+
+        found = sniff(data, target=target)
+        print(f"{data}: {found.type}, {found.num_rows} rows ({found.because})", file=sys.stderr)
+        type, n, task = type or found.type, found.num_rows if n is None else n, task or found.task
+    if type is None or n is None:
+        raise UsageError("say --type and --n, or --data FILE. Example: zoo recommend --type proteins --n 20000")
+    return type, n, task
 
 
 def check(as_json: AsJson = False) -> None:

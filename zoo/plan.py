@@ -151,7 +151,7 @@ def _nested(path: str, value: Any) -> JSON:
 
 
 def _merged(layers: Sequence[tuple[str, JSON]]) -> tuple[JSON, dict[str, str]]:
-    merged, origins = _tree(), {}
+    merged, origins = _tree(), dict[str, str]()
     for origin, layer in layers:
         _merge(merged, layer, origin, "", origins)
     return merged, origins

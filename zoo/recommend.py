@@ -1,5 +1,6 @@
 """From a question (type, size, task, limits) to an answer with its reasons. Pure: reads nothing but the registry."""
 
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -140,6 +141,19 @@ def recommend(type: str, n: int, *, registry: Registry | None = None, **facts: A
     question = Question(type=type, n=n, **facts)
     _check_question(question, registry.type_of(type))
     return _answer(question, registry)
+
+
+def with_data(answer: Recommendation, data: str, target: str | None) -> Recommendation:
+    """The same answer with the next command naming the user's own file and target."""
+    if answer.nearest_ready is None:
+        return answer
+    wanted = "--target" in answer.registry.types[answer.question.type].data_args
+    words = ["zoo", "train", answer.nearest_ready.name, "--data", shlex.quote(data)]
+    if target is not None:
+        words += ["--target", shlex.quote(target)]
+    elif wanted:
+        words += ["--target", "COLUMN"]
+    return replace(answer, next_command=" ".join(words))
 
 
 def _check_question(question: Question, data_type: DataType) -> None:

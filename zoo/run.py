@@ -321,11 +321,13 @@ def _job_again(folder: Path, data: Any) -> Job:
 def _split_again(folder: Path, usable: Usable) -> Split:
     stored = saved.read_json(folder / "split.json")
     place = {name: position for position, name in enumerate(usable.table.ids)}
-    parts = [
-        np.sort(np.array([place[i] for i in stored["ids"][part]], np.int64)) for part in ("train", "valid", "test")
-    ]
+
+    def positions(part: str) -> np.ndarray:
+        return np.sort(np.array([place[name] for name in stored["ids"][part]], np.int64))
+
     group = np.arange(len(place)) if stored["group"] is None else np.asarray(stored["group"])
-    return Split(stored["rule"], *parts, group, {})
+    evidence = {name: value for name, value in stored.items() if name not in ("rule", "seed", "ids", "group")}
+    return Split(stored["rule"], positions("train"), positions("valid"), positions("test"), group, evidence)
 
 
 def _cpu_seconds() -> float:

@@ -95,7 +95,7 @@ def verify(folder: Path) -> None:
             raise UsageError(f"{folder}: this run is not finished. Continue it with: zoo resume {folder}")
         raise UsageError(f"{folder}: not a run folder (no {COMPLETE}). Give the folder that zoo train printed last.")
     marker = read_json(folder / COMPLETE)
-    files = marker.get("sha256") if isinstance(marker, dict) else None
+    files = marker.get("sha256", {}) if isinstance(marker, dict) else {}
     if marker != {"schema_version": SCHEMA_VERSION, "sha256": files, "seal": _seal(files)}:
         raise DataError(f"{folder / COMPLETE}: damaged. Restore the run folder from a copy, or train again.")
     for name, digest in files.items():

@@ -151,3 +151,18 @@ def test_check_prints_counts_and_fails_with_exit_2_when_something_is_wrong(
     assert json.loads(out)["ok"] is False
     assert "cells.beans: cold" in err
     assert "recipes planned" in zoo("check")[1]
+
+
+def test_recommend_reads_type_size_and_task_from_a_file(tmp_path, capsys):
+    rows = [f"MKTAYIAKQRQISFVK{'ACDEFGHIKL'[i % 10]},{'ab'[i % 2]}\n" for i in range(50)]
+    (tmp_path / "mine.csv").write_text("seq,label\n" + "".join(rows))
+    assert cli._exit_code(["recommend", "--data", str(tmp_path / "mine.csv"), "--target", "label", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["type"], answer["n"], answer["task"]) == ("proteins", 50, "classification")
+    assert answer["recipe"] == "proteins/esm2-embed-head"
+    assert answer["next_command"].endswith("mine.csv --target label")
+
+
+def test_recommend_without_type_and_file_says_what_to_type(capsys):
+    assert cli._exit_code(["recommend", "--n", "5"]) == 2
+    assert "zoo recommend --type proteins --n 20000" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """Recipe, demo, flags and --set become one plan, each value with its origin."""
 
+import importlib
+
 import pytest
 from pydantic import BaseModel, ConfigDict
 
@@ -7,7 +9,6 @@ from domains.contract import Facts
 from trainers.contract import Machine, Plan
 from trainers.errors import UsageError
 from trainers.settings import Gradient, Trees
-from zoo import plan as planning
 from zoo.plan import Wishes, parse_sets, plan_run, with_settings
 from zoo.registry import Needs, Recipe
 
@@ -31,7 +32,7 @@ FACTS = Facts("tabular", "classification", "y", 100, ("a", "b"))
 
 @pytest.fixture
 def planned(monkeypatch):
-    monkeypatch.setattr(planning, "parts_of", lambda recipe: (None, Family))
+    monkeypatch.setattr(importlib.import_module("zoo.plan"), "parts_of", lambda recipe: (None, Family))
 
     def make(train=None, demo=None, **wishes):
         recipe = Recipe(
