@@ -3,7 +3,6 @@
 The network is transformers' `EsmModel`. Lin et al. 2023, Science 379:1123.
 Shapes: B sequences, L tokens (start, residues, end, padding), D width.
 """
-# ruff: noqa: N803, N806 (tensors carry their shape in their name)
 
 from __future__ import annotations
 
@@ -62,10 +61,11 @@ def empty_encoder(config: Mapping[str, Any]) -> nn.Module:
     return without_contact_head(EsmModel(EsmConfig(**values), add_pooling_layer=False))
 
 
-def without_contact_head(encoder: nn.Module) -> nn.Module:
+def without_contact_head(encoder: Any) -> nn.Module:
     """The same encoder less its contact head: that never gets a gradient, and distributed training would wait for it."""
     encoder.contact_head = None
-    return encoder
+    network: nn.Module = encoder
+    return network
 
 
 def esm2_config(*, layers: int, width: int, heads: int) -> JSON:

@@ -186,8 +186,9 @@ def _from_hub_folder(weights: Weights) -> nn.Module:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep transformers from reporting the language-model head as unexpected and the contact head as missing."""
-    from transformers.utils import logging
+    from transformers import utils
 
+    logging: Any = utils.logging
     verbosity, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
