@@ -34,11 +34,13 @@ class Smoothed:
 
 @dataclass(frozen=True)
 class Reading:
-    """The mean loss of step number `step` (from 1), with the learning rate applied in it."""
+    """The mean loss of step number `step` (from 1), the learning rate applied in it, and the norm of its gradient
+    before clipping (None where nothing clips)."""
 
     step: int
     loss: float
     lr: float
+    norm: float | None = None
 
 
 class LossReader:
@@ -48,12 +50,13 @@ class LossReader:
         self.is_late = device.type == "cuda"
         self.pending: tuple[int, torch.Tensor, float, torch.cuda.Event] | None = None
 
-    def read(self, step: int, loss: torch.Tensor, lr: float) -> Reading | None:
-        """The newest loss that is at hand."""
+    def read(self, step: int, loss: torch.Tensor, lr: float, norm: torch.Tensor | None = None) -> Reading | None:
+        """The newest loss and norm that are at hand."""
         if not self.is_late:
-            return Reading(step, float(loss), lr)
+            return Reading(step, float(loss), lr, None if norm is None else float(norm))
         before = self.rest()
-        copy = torch.empty((), dtype=loss.dtype, pin_memory=True).copy_(loss, non_blocking=True)
+        pair = torch.stack([loss] if norm is None else [loss, norm])
+        copy = torch.empty(pair.shape, dtype=pair.dtype, pin_memory=True).copy_(pair, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         self.pending = (step, copy, lr, event)
@@ -66,18 +69,21 @@ class LossReader:
         step, copy, lr, event = self.pending
         event.synchronize()
         self.pending = None
-        return Reading(step, float(copy), lr)
+        return Reading(step, float(copy[0]), lr, float(copy[1]) if len(copy) > 1 else None)
 
 
 def check_loss(reading: Reading, *, max_loss: float, usual: float | None, peak_lr: float) -> None:
-    """Raise DivergedError where the loss is not finite or above `max_loss`, naming the likely next step.
+    """Raise DivergedError where loss or gradient is not finite, or the loss above `max_loss`; name what to try.
 
     usual: smoothed loss before this step, None in the first.   peak_lr: what `train.lr` says now.
     """
-    if math.isfinite(reading.loss) and reading.loss <= max_loss:
+    is_norm_fine = reading.norm is None or math.isfinite(reading.norm)
+    if math.isfinite(reading.loss) and reading.loss <= max_loss and is_norm_fine:
         return
     what = f"the mean loss is {reading.loss:.4g}"
-    if math.isfinite(reading.loss):
+    if not is_norm_fine:
+        what += f", the norm of its gradient {reading.norm}"
+    elif math.isfinite(reading.loss):
         what += f", above train.max_loss={max_loss:g}"
     raise DivergedError(
         f"Training diverged at step {reading.step}: {what} (lr {reading.lr:.3g}). {advice(reading, usual, peak_lr)}"
@@ -86,7 +92,7 @@ def check_loss(reading: Reading, *, max_loss: float, usual: float | None, peak_l
 
 def advice(reading: Reading, usual: float | None, peak_lr: float) -> str:
     """What to try, from when it happened."""
-    if usual is None and math.isfinite(reading.loss):
+    if usual is None and math.isfinite(reading.loss) and math.isfinite(reading.norm or 0.0):
         return (
             "This is the first step, before any update: look at the scale of the target and of the inputs. "
             f"If so large a loss is right for this data: --set train.max_loss={2 * reading.loss:.3g}"

@@ -97,6 +97,7 @@ def train(
 
     def note(reading: Reading | None) -> None:
         if reading is not None:
+            lines.norm = reading.norm
             check_loss(reading, max_loss=settings.max_loss, usual=state.smoothed.value, peak_lr=settings.lr)
             state.smoothed.add(reading.loss)
 
@@ -119,12 +120,12 @@ def train(
             # Counts first: micro-batches hold different numbers of labels, and a mean of their means would weigh
             # those in small ones too much. Several processes would add up theirs here.
             counts = total_counts(window.batches)
-            norm: torch.Tensor | None = None
             if any(counts.values()):
                 loss = backward(task, network, window.batches, counts)
-                note(losses.read(state.step + 1, loss, settings.lr * factor))
+                norm = None
                 if settings.clip is not None:
                     norm = torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
+                note(losses.read(state.step + 1, loss, settings.lr * factor, norm))
                 optim.set_lr(optimizer, factor)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
@@ -140,7 +141,7 @@ def train(
             else:
                 state.seconds += seconds
             progress = budget.progress(state.step, state.seconds)
-            lines.write(progress, settings.lr * factor, norm, is_last=progress >= 1)
+            lines.write(progress, settings.lr * factor, is_last=progress >= 1)
             collect(state.step)
 
             is_due = evaluation_is_due(state, before, progress, settings, budget, feed.steps_per_epoch)
@@ -168,12 +169,13 @@ def make_feed(task: Task, rows: Any, settings: Gradient, *, seed: int, watch: Wa
     examples = task.examples(rows, watch.folder)
     if len(examples) < task.min_rows:
         raise DataError(f"{len(examples)} training examples: this model needs at least {task.min_rows}. Add rows.")
+    for name in ("batch_size", "micro_batch_size"):
+        if (getattr(settings, name) or task.min_rows) < task.min_rows:
+            raise UsageError(
+                f"train.{name} is {getattr(settings, name)}, but this model needs at least {task.min_rows} rows at "
+                f"once: --set train.{name}={task.min_rows}"
+            )
     size = settings.micro_batch_size
-    if size is not None and size < task.min_rows:
-        raise UsageError(
-            f"train.micro_batch_size is {size}, but this model needs at least {task.min_rows} rows at once: "
-            f"--set train.micro_batch_size={task.min_rows}"
-        )
     if task.couples_rows and (settings.micro_batch_tokens or (size or settings.batch_size) < settings.batch_size):
         raise UsageError(
             "This recipe's loss compares the rows of a batch with each other, so the batch cannot be cut: "
@@ -213,6 +215,8 @@ def sum_backward(task: Task, network: Network, batches: Sequence[Batch], counts:
     parts = []
     for batch in batches:
         totals = network.losses(task, batch.inputs)
+        if uncounted := totals.keys() - counts.keys():
+            raise ValueError(f"loss() returns {sorted(uncounted)}, which draw() never counted (0 is a count).")
         loss = reduce(add, [totals[term].float() / count for term, count in counts.items() if count])
         torch.autograd.backward(loss)
         parts.append(loss.detach())
@@ -315,9 +319,10 @@ class StepLines:
 
     def __init__(self, log: Callable[..., None], state: State) -> None:
         self.log, self.state = log, state
+        self.norm: float | None = None
         self.said_at, self.samples, self.seconds = float("-inf"), state.num_samples, self._seconds()
 
-    def write(self, progress: float, lr: float, norm: torch.Tensor | None, *, is_last: bool) -> None:
+    def write(self, progress: float, lr: float, *, is_last: bool) -> None:
         """Tell of the step that is done, if it is time to."""
         now = time.perf_counter()
         if now - self.said_at < SECONDS_BETWEEN_LINES and not is_last:
@@ -326,7 +331,7 @@ class StepLines:
         facts = {
             "loss": state.smoothed.value,
             "lr": lr,
-            "grad_norm": None if norm is None else float(norm),
+            "grad_norm": self.norm,
             "samples_per_second": (state.num_samples - self.samples) / max(seconds, 1e-9),
             "last": is_last or None,
         }

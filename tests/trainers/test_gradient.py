@@ -19,6 +19,13 @@ HERE = Path(__file__).parent
 FULL = {"epochs": 3, "batch_size": 8, "lr": 0.01, "precision": "fp32", "keep": "last"}
 
 
+@pytest.fixture(autouse=True)
+def without_what_only_long_runs_need(monkeypatch):
+    """Only a power cut needs fsync; and collecting the garbage of a test session takes longer than these trainings."""
+    monkeypatch.setattr("trainers.checkpoint.sync", lambda path: None)
+    monkeypatch.setattr("gc.collect", lambda: 0)
+
+
 def learner_of(settings, *, seed=0, **task):
     calls = []
 
@@ -58,13 +65,23 @@ VARIANTS = {
 }
 
 
+@pytest.fixture(scope="module")
+def whole_runs(tmp_path_factory):
+    """Each variant trained without a break: (learner, figures)."""
+    runs = {}
+    for name, (settings, task) in VARIANTS.items():
+        learner = learner_of({**FULL, **settings}, **task)
+        facts = learner.fit(vector_rows(45), vector_rows(20, 1), ToyWatch(tmp_path_factory.mktemp("whole")))
+        runs[name] = learner, facts
+    return runs
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("end", [(2, "signal"), (7, "signal"), (11, "crash")])
-def test_a_run_that_ended_early_and_was_resumed_has_the_same_bits(tmp_path, name, end):
+def test_a_run_that_ended_early_and_was_resumed_has_the_same_bits(tmp_path, whole_runs, name, end):
     settings, task = VARIANTS[name]
     settings, rows, valid = {**FULL, **settings}, vector_rows(45), vector_rows(20, 1)
-    whole = learner_of(settings, **task)
-    facts = whole.fit(rows, valid, ToyWatch(tmp_path / "whole"))
+    whole, facts = whole_runs[name]
     with pytest.raises((StoppedError, MemoryError)):
         learner_of(settings, **task).fit(rows, valid, ToyWatch(tmp_path / "cut", stop_at=end))
     resumed, watch = learner_of(settings, **task), ToyWatch(tmp_path / "cut")
@@ -196,6 +213,13 @@ def test_training_goes_on_after_a_forward_that_cached_a_table(tmp_path):
 
     learner = GradientLearner(plan_of(FULL), vector_statistics, lambda s, _: Caching(s))
     learner.fit(vector_rows(20), vector_rows(9, 1), ToyWatch(tmp_path))
+
+
+def test_settings_are_validated_when_the_learner_is_made():
+    with pytest.raises(ValueError, match="micro_batchsize"):
+        learner_of({"micro_batchsize": 4})
+    with pytest.raises(ValueError, match="more than one budget"):
+        learner_of({"epochs": 1, "steps": 4})
 
 
 def test_predicting_before_there_is_a_model_is_our_own_fault():

@@ -49,7 +49,13 @@ def test_a_first_step_is_not_blamed_on_the_learning_rate():
         assert "train.lr" not in str(caught.value)
 
 
+def test_a_gradient_that_is_not_finite_ends_training_before_it_spoils_the_weights():
+    with pytest.raises(DivergedError, match="the norm of its gradient inf"):
+        check_loss(Reading(3, 0.5, 0.1, math.inf), max_loss=100.0, usual=0.7, peak_lr=0.1)
+
+
 def test_on_cpu_a_loss_is_read_at_once():
     reader = LossReader(torch.device("cpu"))
     assert reader.read(1, torch.tensor(0.5), 0.1) == Reading(1, 0.5, 0.1)
+    assert reader.read(1, torch.tensor(0.5), 0.1, torch.tensor(2.0)) == Reading(1, 0.5, 0.1, 2.0)
     assert reader.rest() is None

@@ -14,6 +14,13 @@ from trainers.feed import epoch_windows
 from trainers.gradient import GradientLearner
 
 
+@pytest.fixture(autouse=True)
+def without_what_only_long_runs_need(monkeypatch):
+    """Only a power cut needs fsync; and collecting the garbage of a test session takes longer than these trainings."""
+    monkeypatch.setattr("trainers.checkpoint.sync", lambda path: None)
+    monkeypatch.setattr("gc.collect", lambda: 0)
+
+
 def fitted(folder, settings, *, rows=None, valid=None, make=VectorTask, statistics=vector_statistics, seed=0, **watch):
     """The learner, its figures and its watch after training."""
     watch = ToyWatch(folder, **watch)
@@ -223,6 +230,8 @@ def test_batch_norm_never_meets_a_single_row(tmp_path):
     assert weights(learner).isfinite().all()
     with pytest.raises(UsageError, match="micro_batch_size=2"):
         fitted(tmp_path / "b", {"epochs": 1, "micro_batch_size": 1}, make=make)
+    with pytest.raises(UsageError, match="batch_size is 1"):
+        fitted(tmp_path / "b", {"epochs": 1, "batch_size": 1}, make=make)
     with pytest.raises(DataError, match="1 training examples: this model needs at least 2"):
         fitted(tmp_path / "c", {"epochs": 1}, rows=vector_rows(1), make=make)
 
@@ -258,6 +267,15 @@ def test_bf16_trains_and_keeps_its_weights_in_float32(tmp_path):
     learner, facts, _ = fitted(tmp_path, {"epochs": 30, "lr": 0.01, "precision": "bf16"}, valid=vector_rows(50, 1))
     assert facts["best_score"] < 5.0
     assert all(parameter.dtype is torch.float32 for parameter in learner.task.model.parameters())
+
+
+def test_a_loss_that_was_never_counted_is_an_error(tmp_path):
+    class Uncounted(VectorTask):
+        def loss(self, model, inputs):
+            return {**super().loss(model, inputs), "extra": torch.zeros(())}
+
+    with pytest.raises(ValueError, match=r"\['extra'\], which draw\(\) never counted"):
+        fitted(tmp_path, {"steps": 1}, make=Uncounted)
 
 
 def test_an_error_in_drawing_is_raised_as_it_is(tmp_path):
