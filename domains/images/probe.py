@@ -1,0 +1,65 @@
+"""The cheap rival: a linear model on the frozen network's features, which fine-tuning must beat to be worth its price."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from domains.contract import Baseline, Facts
+from domains.images import backbone as nets
+from domains.images.data import FILE
+from domains.images.views import PlainViews, normalised
+from trainers.contract import Plan
+
+_AT_ONCE = 64
+C = 0.01
+"""Of the logistic regression, on standardised features."""
+
+
+def linear_probe(plan: Plan, options: Any) -> Baseline:
+    """Logistic (or ridge) regression on pooled features of the pretrained network, at the size that training uses."""
+    from domains.baselines import with_estimator
+
+    about = "a linear model on the features of the same pretrained network, frozen"
+    features = _Features(plan, options)
+    return with_estimator("linear probe", about, make=lambda: _estimator(plan.task), features=features, task=plan.task)
+
+
+def _estimator(task: str) -> Any:
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if task == "regression":
+        return make_pipeline(StandardScaler(), RidgeCV(alphas=np.logspace(0, 5, 11)))
+    return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=300))
+
+
+class _Features:
+    """features(rows) -> (rows, channels) float32; the network is loaded at the first call."""
+
+    def __init__(self, plan: Plan, options: Any) -> None:
+        self.plan, self.options = plan, options
+        self.model: torch.nn.Module | None = None
+
+    def __call__(self, rows: Any) -> np.ndarray:
+        from domains.images.cnn import input_side
+        from trainers.precision import autocast
+
+        facts, device = Facts.from_json(self.plan.facts), torch.device(self.plan.machine.device)
+        found = nets.find_backbone(self.options.network, self.options.weights)
+        side, _ = input_side(facts, found, self.options)
+        config = nets.picture_config(found, side=side, crop_pct=self.options.crop_pct)
+        if self.model is None:
+            self.model = nets.build_network(found.as_json(), 0, weights=found.weights)
+            self.model = self.model.to(device).to(memory_format=torch.channels_last).eval()
+        views, parts = PlainViews(config), []
+        paths = [Path(rows.context["root"]) / file for file in rows.column(FILE)]
+        with torch.no_grad(), autocast(self.plan.settings["precision"], self.plan.machine):
+            for start in range(0, len(paths), _AT_ONCE):
+                pictures = views.batch(paths[start : start + _AT_ONCE]).to(device)
+                parts.append(self.model(normalised(pictures, config)).float().cpu().numpy())
+        return np.concatenate(parts)

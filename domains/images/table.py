@@ -1,0 +1,156 @@
+"""A table of pictures: a CSV, Parquet file or DataFrame with a column of paths and, to learn from, a target column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from domains.contract import BadRow, Request
+from domains.images.layout import SUFFIXES
+from domains.shared.frames import FrameReading, choose_column, read_frame
+from domains.shared.targets import bad_targets, infer_task, target_values
+from trainers.errors import DataError
+
+_PATH_NAMES = (
+    "path",
+    "file",
+    "filename",
+    "file_name",
+    "filepath",
+    "file_path",
+    "image",
+    "image_path",
+    "img",
+    "picture",
+)
+_TARGET_NAMES = ("target", "label", "class", "category", "y")
+
+
+class TableRows(NamedTuple):
+    """files: path of each row's picture as the table has it, None where it has none.   root: what they are relative to.
+    target, values: name and values of the target; None when predicting.   bad: by position, with the reason."""
+
+    root: Path
+    files: list[str | None]
+    ids: list[str]
+    places: Sequence[str]
+    path_column: str
+    target: str | None
+    values: np.ndarray | None
+    task: str
+    columns: dict[str, Any]
+    bad: list[BadRow]
+    notices: list[str]
+
+
+def table_rows(data: Any, request: Request) -> TableRows:
+    """Read the table and check its paths and targets; no picture is opened.
+
+    Paths must stay inside the folder of the file, links followed. Those of a DataFrame may lead anywhere: whoever made
+    it wrote them, while a data file may come from a stranger.
+    """
+    named = [name for name in (request.columns.get("path"), request.id_column) if name]
+    reading = read_frame(data, text_columns=named)
+    where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
+    if not len(reading.frame):
+        raise DataError(f"{where}: no rows.")
+    root = Path.cwd() if isinstance(data, pd.DataFrame) else Path(data).parent
+    path_column = _path_column(reading.frame, request, where)
+    files = [None if pd.isna(cell) or not str(cell) else str(cell) for cell in reading.frame[path_column]]
+    bad = _bad_paths(files, reading, root, path_column, anywhere=isinstance(data, pd.DataFrame))
+    notices = list(reading.notices)
+    target = _target_column(reading.frame, request, path_column, where)
+    values, task = None, request.facts.task if request.facts else "classification"
+    if target is not None:
+        values, task = _targets(reading, target, request, bad, notices)
+    extra = {n: choose_column(reading.frame, n, where) for n in (request.group, request.order) if n is not None}
+    columns = {name: reading.frame[name] for name in extra.values()}
+    ids = _ids(files, reading.frame, request, where)
+    return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices)
+
+
+def _path_column(frame: pd.DataFrame, request: Request, where: str) -> str:
+    named = request.columns.get("path")
+    if named is not None:
+        return choose_column(frame, named, where)
+    known = (request.facts.schema.get("path") if request.facts else None,)
+    for name in frame.columns:
+        if name in known:
+            return str(name)
+    likely = [name for name in frame.columns if _share_of_pictures(frame[name]) >= 0.5]
+    by_name = sorted(likely, key=lambda name: str(name).lower() not in _PATH_NAMES)
+    by_name += [name for name in frame.columns if str(name).lower() in _PATH_NAMES]
+    if not by_name:
+        raise DataError(
+            f"{where}: no column holds paths of pictures ({', '.join(SUFFIXES)}). "
+            f"Columns: {', '.join(map(str, frame.columns))}. Call it 'path'."
+        )
+    return str(by_name[0])
+
+
+def _share_of_pictures(values: pd.Series) -> float:
+    cells = [str(cell).lower() for cell in values.head(1000) if not pd.isna(cell)]
+    return sum(cell.endswith(SUFFIXES) for cell in cells) / max(1, len(cells))
+
+
+def _target_column(frame: pd.DataFrame, request: Request, path_column: str, where: str) -> str | None:
+    if request.target is not None:
+        return choose_column(frame, request.target, where, "--target")
+    if request.facts is not None:
+        return None
+    taken = (path_column, request.id_column, request.group, request.order)
+    others = [str(name) for name in frame.columns if name not in taken]
+    likely = [name for name in others if name.lower() in _TARGET_NAMES]
+    if len(likely or others) != 1:
+        raise DataError(
+            f"{where}: which column is the target? Choose one with --target: {', '.join(others) or 'none'}."
+        )
+    return (likely or others)[0]
+
+
+def _targets(
+    reading: FrameReading, target: str, request: Request, bad: list[BadRow], notices: list[str]
+) -> tuple[np.ndarray, str]:
+    values = reading.frame[target]
+    task, notice = infer_task(values, request.facts.task if request.facts else request.task, comma=reading.comma)
+    notices += [notice] if notice else []
+    classes = request.facts.classes if request.facts else ()
+    bad += bad_targets(values, task, reading.places, comma=reading.comma, classes=classes)
+    return target_values(values, task, comma=reading.comma), task
+
+
+def _bad_paths(
+    files: list[str | None], reading: FrameReading, root: Path, column: str, *, anywhere: bool
+) -> list[BadRow]:
+    inside = None if anywhere else root.resolve()
+    reasons = ((i, _path_problem(file, root, inside, column)) for i, file in enumerate(files))
+    ragged = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
+    return ragged + [BadRow(i, reading.places[i], reason) for i, reason in reasons if reason]
+
+
+def _path_problem(file: str | None, root: Path, inside: Path | None, column: str) -> str:
+    """Why a path of the table cannot be used, or ''."""
+    if file is None:
+        return f"no path in column {column!r}"
+    if "://" in file or "\0" in file:
+        return f"{file!r} is no path of a file. Download the picture and write its path."
+    try:
+        target = (root / file).resolve()
+    except (OSError, RuntimeError) as error:  # a circle of links
+        return f"{file!r} cannot be followed: {error}"
+    if inside is not None and not target.is_relative_to(inside):
+        return f"{file!r} leads outside the folder of the table. Put the picture beside or below the table."
+    return ""
+
+
+def _ids(files: list[str | None], frame: pd.DataFrame, request: Request, where: str) -> list[str]:
+    """The id column, else the paths, else (a picture used twice) the numbers of the rows."""
+    if request.id_column is not None:
+        return [str(cell) for cell in frame[choose_column(frame, request.id_column, where, "--id-column")]]
+    if None not in files and len(set(files)) == len(files):
+        return [str(file) for file in files]
+    return [str(row) for row in range(len(files))]

@@ -1,0 +1,148 @@
+"""The inner contract for pictures: examples, training views, losses and predictions of a timm network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from domains.contract import Facts
+from domains.images.augment import training_view
+from domains.images.backbone import head_names
+from domains.images.data import FILE
+from domains.images.shelf import Shelf, shelve
+from domains.images.views import PlainViews, normalised
+from trainers.contract import JSON, Batch, Predictions, Role
+
+_STORED_MARGIN = 8 / 7  # 256 for 224: room for a random box before pixels must be invented
+
+
+class Examples(Sequence[tuple[np.ndarray, Any]]):
+    """(picture, target) of each training row."""
+
+    def __init__(self, shelf: Shelf, targets: np.ndarray) -> None:
+        self.shelf, self.targets = shelf, targets
+
+    def __len__(self) -> int:
+        return len(self.shelf)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self.shelf[position], self.targets[position]
+
+
+class PictureTask:
+    """Meets `trainers.contract.Task`. Pictures travel as uint8 (rows, 3, side, side) and are normalised in the model's
+    device, a quarter of the bytes of floats."""
+
+    couples_rows = False
+
+    def __init__(self, model: torch.nn.Module, options: Any, facts: Facts, fitted: JSON) -> None:
+        self.model, self.options, self.facts, self.fitted = model, options, facts, fitted
+        self.config = fitted["pictures"]
+        self.side = int(self.config["input_size"][-1])
+        self.views = PlainViews(self.config)
+        # Batch norm cannot learn from the statistics of one row.
+        self.min_rows = 2 if any(batch_norms(model)) and not options.freeze_bn else 1
+
+    def roles(self) -> Mapping[str, Role]:
+        """Depth from timm's own grouping of layers; frozen groups have no role."""
+        from timm.models import group_parameters
+
+        depths = group_parameters(self.model, self.model.group_matcher(), reverse=True)  # type: ignore[operator]
+        heads = tuple(f"{name}." for name in head_names(self.model))
+        return {
+            name: Role("head" if name.startswith(heads) else "matrix" if p.ndim > 1 else "scalar", depths[name])
+            for name, p in self.model.named_parameters()
+            if depths[name] >= self.options.freeze_layers or name.startswith(heads)
+        }
+
+    def examples(self, train: Any, folder: Path) -> Sequence[Any]:
+        """Pictures decoded once into `folder`, with class positions or standardised numbers."""
+        paths = [Path(train.context["root"]) / file for file in train.column(FILE)]
+        num_bytes = int(3e6 * self.facts.sizes.get("megapixels", 0.0))
+        shelf = shelve(paths, round(self.side * _STORED_MARGIN), folder / "pictures", num_bytes=num_bytes)
+        return Examples(shelf, self._targets(train.target()))
+
+    def sizes(self, examples: Sequence[Any]) -> None:
+        """All pictures cost the same."""
+
+    def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator]) -> Batch:
+        """Training views with their targets."""
+        how = {"scale": self.options.scale, "flip": self.options.flip, "interpolation": self.config["interpolation"]}
+        views = [training_view(x, self.side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)]
+        targets = torch.as_tensor(np.array([target for _, target in examples]))
+        return Batch((torch.stack(views), targets), {"loss": self._count(targets)})
+
+    def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
+        """Cross entropy with smoothed labels, or the squared error of standardised numbers, summed over rows."""
+        if self.options.freeze_bn:
+            for norm in batch_norms(model):
+                norm.eval()
+        pictures, targets = inputs
+        answers = model(normalised(pictures, self.config)).float()
+        if self.facts.task == "regression":
+            return {"loss": F.mse_loss(answers[:, 0], targets, reduction="sum")}
+        weights = self._class_weights(answers.device)
+        smoothing = self.options.label_smoothing
+        return {"loss": F.cross_entropy(answers, targets, weights, reduction="sum", label_smoothing=smoothing)}
+
+    def row_sizes(self, rows: Any) -> None:
+        """All pictures cost the same."""
+
+    def collate(self, rows: Any) -> torch.Tensor:
+        """(rows, 3, side, side) uint8, as timm's evaluation transform crops them."""
+        return self.views.batch([Path(rows.context["root"]) / file for file in rows.column(FILE)])
+
+    def predict(self, model: torch.nn.Module, inputs: torch.Tensor) -> Predictions:
+        """Class probabilities, or numbers in the unit of the target."""
+        answers = model(normalised(inputs, self.config)).double().cpu()
+        if self.facts.task == "regression":
+            target = self.fitted["target"]
+            return Predictions.of_numbers(answers[:, 0].numpy() * target["std"] + target["mean"])
+        return Predictions.of_labels(answers.softmax(dim=1).numpy(), self.facts.classes)
+
+    def _targets(self, values: np.ndarray) -> np.ndarray:
+        if self.facts.task == "regression":
+            target = self.fitted["target"]
+            return np.asarray((values - target["mean"]) / target["std"], np.float32)
+        place = {name: position for position, name in enumerate(self.facts.classes)}
+        return np.array([place[value] for value in values], dtype=np.int64)
+
+    def _class_weights(self, device: torch.device | str) -> torch.Tensor | None:
+        weights = self.fitted["class_weights"]
+        return None if weights is None else torch.tensor(weights, device=device)
+
+    def _count(self, targets: torch.Tensor) -> float:
+        weights = self._class_weights("cpu")
+        return float(len(targets) if weights is None else weights[targets].sum())
+
+
+def batch_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Every batch norm of the model; timm's BatchNormAct2d is one."""
+    return [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+
+
+def keep_depthwise_in_float32(model: torch.nn.Module) -> None:
+    """Let depthwise convolutions compute in float32 under autocast.
+
+    oneDNN has no fast backward for them in bfloat16: a step of EfficientNet-Lite0 at 128 pixels costs 35 CPU-ms a
+    picture this way, 87 with all in bfloat16, 43 with all in float32 (one Xeon core with AMX).
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv2d) and module.groups > 1:
+            module.forward = _Float32Forward(module)  # type: ignore[method-assign,assignment]
+
+
+class _Float32Forward:
+    """A convolution's own forward outside autocast. A class, so that deep copies of the model take it along."""
+
+    def __init__(self, convolution: torch.nn.Conv2d) -> None:
+        self.convolution = convolution
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return type(self.convolution).forward(self.convolution, x.float())
