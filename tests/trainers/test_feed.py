@@ -1,6 +1,7 @@
 """The order of examples: nothing is lost, nothing depends on how it is cut."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -134,17 +135,31 @@ def test_the_coming_step_is_made_in_another_thread_and_steps_come_in_order():
     threads = []
 
     def make(step):
-        threads.append(threading.current_thread().name)
+        threads.append(threading.current_thread())
+        time.sleep(0.002)
         return step * step
 
     with Ahead(make) as ahead:
         assert [ahead.take(step) for step in range(5, 9)] == [25, 36, 49, 64]
-    assert all(name.startswith("feed") for name in threads)
+    assert threads[0] is threading.main_thread()
+    assert threading.main_thread() not in threads[1:]
+
+
+def test_what_is_made_in_no_time_is_made_when_it_is_asked_for():
+    made = []
+    with Ahead(made.append) as ahead:
+        for step in range(3):
+            ahead.take(step)
+            assert made == list(range(step + 1))
 
 
 def test_an_error_while_drawing_reaches_the_loop():
     def make(step):
-        raise ValueError(f"bad picture in step {step}")
+        time.sleep(0.002)
+        if step == 4:
+            raise ValueError("bad picture in step 4")
 
-    with Ahead(make) as ahead, pytest.raises(ValueError, match="bad picture in step 3"):
+    with Ahead(make) as ahead:
         ahead.take(3)
+        with pytest.raises(ValueError, match="bad picture in step 4"):
+            ahead.take(4)
