@@ -83,15 +83,27 @@ def build_network(backbone: JSON, num_outputs: int, *, weights: Weights | None =
     weights: loaded into everything but the last layer; None leaves random values.
     """
     network, args = backbone["network"], backbone["args"]
+    model: Any
     if weights is None:
-        return timm.create_model(network, pretrained=False, num_classes=num_outputs, **args)
-    if weights.path.is_dir():
+        model = timm.create_model(network, pretrained=False, num_classes=num_outputs, **args)
+    elif weights.path.is_dir():
         # timm's own loader knows the renamings and the legacy formats of its hub entries.
-        return timm.create_model(f"local-dir:{weights.path}", pretrained=True, num_classes=num_outputs)
-    model: Any = timm.create_model(network, pretrained=False, **args)
-    fit_tensors(model, read_tensors(weights.path), weights.path)
-    model.reset_classifier(num_outputs)
+        model = timm.create_model(f"local-dir:{weights.path}", pretrained=True, num_classes=num_outputs)
+    else:
+        model = timm.create_model(network, pretrained=False, **args)
+        fit_tensors(model, read_tensors(weights.path), weights.path)
+        model.reset_classifier(num_outputs)
+    calm_heads(model)
     return model  # type: ignore[no-any-return]
+
+
+def calm_heads(model: torch.nn.Module) -> None:
+    """Start the last layer near zero, so that its first gradients do not shake the pretrained layers below."""
+    heads = head_names(model)
+    for name, module in model.named_modules():
+        if name in heads and isinstance(module, torch.nn.Linear):
+            torch.nn.init.trunc_normal_(module.weight, std=0.01)
+            torch.nn.init.zeros_(module.bias)
 
 
 def fit_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> str:

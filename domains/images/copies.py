@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial import KDTree
 
 from domains.images.pictures import Print
 
-# Recompressing or resizing a photograph moves the mean colour of a tile by one or two steps of 255; in CIFAR-10 no two
-# different pictures are this near and share all 64 slopes.
+# Recompressing or resizing a photograph moves the mean colour of a tile by a step or two of 255; different photographs
+# differ by tens.
 MAX_MEAN_STEP, MAX_STEP = 2.0, 10
-LARGEST_BUCKET = 2000
-"""Beyond so many pictures with equal slopes (blank scans) only exact copies are looked for: pairs grow as the square."""
+_COARSE_STEP = 3.0
+MOST_PAIRS_A_PICTURE = 50
+"""With more candidates (blank scans all look alike) only exact copies are looked for: pairs would grow as the square."""
 
 
-def copy_groups(prints: Sequence[Print], *, near: bool = True, also: Sequence[Hashable] | None = None) -> np.ndarray:
-    """(pictures,) group of each picture, from 0: copies have the same one, and so have rows with equal `also`."""
-    links = [*_equal([p.pixels for p in prints])]
-    if near:
-        links += _near(prints)
-    if also is not None:
-        links += _equal(list(also))
+def copy_groups(prints: Sequence[Print], *, near: bool = True) -> np.ndarray:
+    """(pictures,) group of each picture, from 0; copies have the same one."""
+    links = [*_equal([found.pixels for found in prints]), *(_near(prints) if near and len(prints) > 1 else [])]
+    return _components(links, len(prints))
+
+
+def joined(groupings: Sequence[Iterable[Hashable]]) -> np.ndarray:
+    """(rows,) groups, from 0, in which rows meet that meet in any of the groupings."""
+    links = [link for grouping in groupings for link in _equal(list(grouping))]
+    return _components(links, len(list(groupings[0])))
+
+
+def _components(links: Sequence[tuple[int, int]], num: int) -> np.ndarray:
     if not links:
-        return np.arange(len(prints))
+        return np.arange(num)
     these, those = np.array(links).T
-    graph = coo_array((np.ones(len(these)), (these, those)), shape=(len(prints), len(prints)))
+    graph = coo_array((np.ones(len(these)), (these, those)), shape=(num, num))
     return np.asarray(connected_components(graph, directed=False)[1])
 
 
@@ -38,17 +46,14 @@ def _equal(values: Sequence[Hashable]) -> list[tuple[int, int]]:
 
 
 def _near(prints: Sequence[Print]) -> list[tuple[int, int]]:
-    buckets: dict[bytes, list[int]] = {}
-    for i, found in enumerate(prints):
-        buckets.setdefault(found.slopes, []).append(i)
-    return [pair for b in buckets.values() if 1 < len(b) <= LARGEST_BUCKET for pair in _near_in(b, prints)]
-
-
-def _near_in(bucket: list[int], prints: Sequence[Print]) -> list[tuple[int, int]]:
-    tiles = np.stack([np.frombuffer(prints[i].tiles, np.uint8) for i in bucket]).astype(np.int16)
-    pairs = []
-    for k in range(1, len(bucket)):
-        steps = np.abs(tiles[:k] - tiles[k])
-        hits = np.flatnonzero((steps.mean(axis=1) <= MAX_MEAN_STEP) & (steps.max(axis=1) <= MAX_STEP))
-        pairs += [(bucket[int(hit)], bucket[k]) for hit in hits]
-    return pairs
+    """Pairs whose 8 x 8 tiles nearly agree, found among those whose quarters do."""
+    tiles = np.stack([np.frombuffer(found.tiles, np.uint8) for found in prints]).astype(np.int16)
+    quarters = tiles.reshape(-1, 2, 4, 2, 4, 3).mean(axis=(2, 4)).reshape(len(tiles), 12)
+    tree = KDTree(quarters)
+    num_pairs = (tree.count_neighbors(tree, _COARSE_STEP, p=np.inf) - len(tiles)) // 2
+    if num_pairs > MOST_PAIRS_A_PICTURE * len(tiles):
+        return []
+    pairs = tree.query_pairs(_COARSE_STEP, p=np.inf, output_type="ndarray")
+    steps = np.abs(tiles[pairs[:, 0]] - tiles[pairs[:, 1]])
+    alike = (steps.mean(axis=1) <= MAX_MEAN_STEP) & (steps.max(axis=1) <= MAX_STEP)
+    return [(int(a), int(b)) for a, b in pairs[alike]]

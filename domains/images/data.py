@@ -16,7 +16,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.images import layout
-from domains.images.copies import copy_groups
+from domains.images.copies import copy_groups, joined
 from domains.images.pictures import PictureError, Print, in_threads, try_print
 from domains.images.table import TableRows, table_rows
 from domains.shared.frames import FrameTable
@@ -52,10 +52,10 @@ def read(data: Any, request: Request) -> Reading:
 
 def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     """Copies of a picture stay together, given parts are kept, class shares are even."""
-    prints, given = _prints(table), [table.context["parts"].get(file, "") for file in table.column(FILE)]
-    named = list(table.column(request.group)) if request.group else None
-    group = copy_groups(prints, near=not fast, also=named)
-    num_copies = len(group) - len(np.unique(copy_groups(prints, near=not fast)))
+    given = [table.context["parts"].get(file, "") for file in table.column(FILE)]
+    copies = copy_groups(_prints(table), near=False) if fast else _copies(table)
+    num_copies = len(copies) - len(np.unique(copies))
+    group = joined([copies, table.column(request.group)]) if request.group else copies
     stratum = table.target() if task == "classification" and table.target_name is not None else None
     order = table.column(request.order).to_numpy() if request.order else None
     has_groups = len(np.unique(group)) < len(group)
@@ -117,6 +117,12 @@ def _rule(given: bool, by_time: bool, groups: bool, stratified: bool) -> tuple[s
 def _prints(table: Any) -> list[Print]:
     known = table.context["prints"]
     return [known[file] for file in table.column(FILE)]
+
+
+def _copies(table: Any) -> np.ndarray:
+    """(rows,) group of copies; found once, when the pictures were read."""
+    known = table.context["copies"]
+    return np.array([known[file] for file in table.column(FILE)])
 
 
 def _from_folder(root: Path, request: Request) -> Reading:
@@ -227,6 +233,7 @@ def _reading(
             reasons[i] = BadRow(i, place, str(found))
     prints = {file: found for file, found in looks.items() if isinstance(found, Print)}
     context: dict[str, Any] = {"root": str(root), "prints": prints, "parts": parts or {}}
+    context |= {"copies": dict(zip(prints, copy_groups(list(prints.values())).tolist(), strict=True)) if target else {}}
     context |= {"layout": "folder" if rows is None else "table", "path_column": rows.path_column if rows else None}
     columns: dict[str, Any] = {FILE: np.array(files, dtype=object)}
     columns |= {name: column.to_numpy() for name, column in (rows.columns if rows else {}).items()}
@@ -249,7 +256,7 @@ def _copy_notices(table: FrameTable, good: list[int]) -> list[str]:
     if table.target_name is None or len(good) < 2:
         return []
     rows = table.take(good)
-    group, labels, files = copy_groups(_prints(rows)), rows.target(), list(rows.column(FILE))
+    group, labels, files = _copies(rows), rows.target(), list(rows.column(FILE))
     members: dict[int, list[int]] = {}
     for i, code in enumerate(group.tolist()):
         members.setdefault(code, []).append(i)

@@ -31,16 +31,12 @@ class PictureError(ValueError):
 
 @dataclass(frozen=True)
 class Print:
-    """What identifies a picture: side lengths in pixels, a hash of its pixels, and two coarse looks.
-
-    slopes: 64 bits, whether brightness rises from each cell of a 9 x 8 grid to the next (dHash).
-    tiles: (192,) uint8, the mean colour of an 8 x 8 grid.
-    """
+    """What identifies a picture: side lengths in pixels, a hash of its pixels, and its mean colours on an 8 x 8 grid
+    (`tiles`, 192 bytes)."""
 
     width: int
     height: int
     pixels: bytes
-    slopes: bytes
     tiles: bytes
 
 
@@ -80,10 +76,8 @@ def picture_print(path: Path) -> Print:
     picture = open_rgb(path)
     digest = hashlib.blake2b(repr(picture.size).encode(), digest_size=16)
     digest.update(picture.tobytes())
-    grey = np.asarray(picture.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
-    slopes = np.packbits(grey[:, 1:] > grey[:, :-1]).tobytes()
     tiles = picture.resize((8, 8), Image.Resampling.BOX).tobytes()
-    return Print(picture.width, picture.height, digest.digest(), slopes, tiles)
+    return Print(picture.width, picture.height, digest.digest(), tiles)
 
 
 def in_threads(make: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
