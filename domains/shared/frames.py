@@ -21,7 +21,7 @@ TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 # gzip packs real tables 3 to 20 times; a thousandfold is a bomb. Small files may be as regular as they like.
 MAX_UNPACK_RATIO = 100
-FREE_UNPACKED_BYTES = 100 << 20
+FREE_UNPACKED_BYTES = 32 << 20
 
 
 class FrameReading(NamedTuple):
