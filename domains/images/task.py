@@ -99,7 +99,7 @@ class PictureTask:
 
     def predict(self, model: torch.nn.Module, inputs: torch.Tensor) -> Predictions:
         """Class probabilities, or numbers in the unit of the target."""
-        answers = model(normalised(inputs, self.config)).double().cpu()
+        answers = model(normalised(inputs, self.config)).detach().double().cpu()
         if self.facts.task == "regression":
             target = self.fitted["target"]
             return Predictions.of_numbers(answers[:, 0].numpy() * target["std"] + target["mean"])
