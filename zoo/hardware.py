@@ -1,12 +1,15 @@
 """What this machine is: cores, memory and device that a run may really use. No torch unless a GPU is asked about."""
 
 import os
+import sys
 from pathlib import Path
 
 from trainers.contract import Machine
 from trainers.errors import UsageError
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+# Asking torch costs a second, and its waiting threads then spin beside those of XGBoost; the drivers' files say first.
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -51,6 +54,8 @@ def _cpu() -> Machine:
 
 
 def _accelerator() -> Machine | None:
+    if not any(Path(name).exists() for name in _GPU_DRIVERS) and sys.platform != "darwin":
+        return None
     try:
         import torch
     except ImportError:
