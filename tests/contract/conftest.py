@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from contract import tiny
+
 from zoo import run
 from zoo.registry import load_registry
 

@@ -1,15 +1,17 @@
 """The battery that every ready recipe passes: it learns, keeps what it learned, and leaks nothing."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from contract import tiny
 from contract.conftest import ready_cases, tiny_sets, train_tiny
 
 import zoo
-from trainers.errors import DataError
+from trainers.errors import DataError, UsageError
 from zoo import run, saved
 from zoo.plan import Wishes
 from zoo.registry import load_registry
@@ -81,10 +83,25 @@ def test_planning_twice_gives_the_same_plan(tried):
 
 
 @pytest.mark.parametrize("case", ready_cases(), ids="-".join)
-def test_one_class_or_an_unknown_target_ends_before_a_run_folder_is_made(case, tmp_path):
+def test_an_unknown_target_or_setting_ends_before_a_run_folder_is_made(case, tmp_path):
     recipe, task = case
-    with pytest.raises(DataError, match="no column 'nonsense'"):
+    with pytest.raises((DataError, UsageError), match="nonsense"):
         train_tiny(recipe, task, tmp_path, target="nonsense")
+    with pytest.raises(UsageError, match=r"train\.nonsense"):
+        train_tiny(recipe, task, tmp_path, set={"train.nonsense": 1})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("case", [case for case in ready_cases() if case[1] == "classification"], ids="-".join)
+def test_data_of_one_class_ends_before_a_run_folder_is_made(case, tmp_path):
+    recipe, task = case
+    data, target = tiny.MAKERS[recipe.split("/")[0]](tmp_path, task)
+    if data.is_dir():
+        shutil.rmtree(data / "blue")
+    else:
+        pd.read_csv(data).assign(**{str(target): "same"}).to_csv(data, index=False)
+    with pytest.raises(DataError, match=r"one class|two classes|two different"):
+        run.train(recipe, data, target=target, task=task, set=tiny_sets(recipe), fast=True, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -30,7 +30,9 @@ def command(*words: object, cache: Path) -> subprocess.Popen:
 
 
 def weights_of(folder: Path) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "model").glob("*.safetensors")}
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "model").glob("*.safetensors")
+    }
 
 
 def steps_done(folder: Path) -> int:
