@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from trainers.errors import DataError
+
 MAX_PIXELS = 100_000_000
 # Pillow's other readers (PostScript, layered and medical formats) run more code than anyone here needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
@@ -57,6 +59,14 @@ def open_rgb(path: Path) -> Image.Image:
         raise PictureError(_too_large(str(error).split("(")[-1].split(")")[0])) from None
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:
         raise PictureError(_reason(path, error)) from None
+
+
+def open_checked(path: Path) -> Image.Image:
+    """`open_rgb` for a picture that was fine when the data was read. Raises DataError naming the file."""
+    try:
+        return open_rgb(path)
+    except PictureError as error:
+        raise DataError(f"{path}: was readable when the data was read and no longer is: {error}") from None
 
 
 def to_rgb(picture: Image.Image) -> Image.Image:

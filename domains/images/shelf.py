@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from domains.images.pictures import in_threads, open_rgb
+from domains.images.pictures import in_threads, open_checked
 
 _PIXELS, _INDEX = "pictures.bin", "pictures.json"
 _AT_ONCE = 256
@@ -77,7 +77,7 @@ def _in_order(paths: Sequence[Path], side: int) -> Iterator[np.ndarray]:
 
 
 def _shelved(path: Path, side: int) -> np.ndarray:
-    picture = open_rgb(path)
+    picture = open_checked(path)
     short = min(picture.size)
     if short > side:
         size = (round(picture.width * side / short), round(picture.height * side / short))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from domains.images.pictures import in_threads, open_rgb
+from domains.images.pictures import in_threads, open_checked
 
 MOST_BYTES = 512 << 20
 
@@ -27,13 +27,13 @@ class PlainViews:
         self.num_bytes = 0
 
     def batch(self, paths: Sequence[Path]) -> torch.Tensor:
-        """(paths, 3, side, side) uint8. Raises PictureError for a file that has changed since it was read."""
+        """(paths, 3, side, side) uint8. Raises DataError for a file that has changed since it was read."""
         return torch.from_numpy(np.stack(in_threads(self._view, paths))).permute(0, 3, 1, 2)
 
     def _view(self, path: Path) -> np.ndarray:
         found = self.kept.get(path)
         if found is None:
-            picture: Any = open_rgb(path)
+            picture: Any = open_checked(path)
             for step in self.steps:
                 picture = step(picture)
             found = np.asarray(picture)

@@ -11,6 +11,7 @@ from domains.images.augment import random_box, training_view
 from domains.images.pictures import PictureError, open_rgb, to_rgb
 from domains.images.shelf import shelve
 from domains.images.views import PlainViews, normalised
+from trainers.errors import DataError
 
 CONFIG = {
     "input_size": [3, 32, 32],
@@ -146,3 +147,9 @@ def test_a_shelf_too_large_for_the_disk_decodes_each_time(tmp_path):
     shelf = shelve([tmp_path / "a.png"], 50, tmp_path / "kept", num_bytes=10**18)
     np.testing.assert_array_equal(shelf[0], noise(4, 4))
     assert not (tmp_path / "kept" / "pictures.bin").exists()
+
+
+def test_a_picture_that_broke_after_reading_is_named(tmp_path):
+    (tmp_path / "gone.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"gone\.png"):
+        PlainViews(CONFIG).batch([tmp_path / "gone.png"])
