@@ -5,7 +5,6 @@ the groups allow), `time` (the last rows are the test) and `given` (as the user 
 proof: sizes, class shares, groups, and the highest similarity found across sides where the data type can measure one.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,17 +28,17 @@ def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None)
     """
     chosen = _checked_rule(rule or keys.rule, keys)
     rng = np.random.default_rng([seed, 0x5B117])
-    part = _assign(replace(keys, rule=chosen), num_rows, rng)
+    part = _assign(chosen, keys, num_rows, rng)
     group = np.arange(num_rows) if keys.group is None else _codes(keys.group)
     moved = _move_leaks(keys, part, group) if chosen == "grouped" else {}
-    positions = [np.flatnonzero(part == k) for k in range(3)]
-    for name, rows in zip(_PARTS, positions, strict=True):
+    train, valid, test = (np.flatnonzero(part == k) for k in range(3))
+    for name, rows in zip(_PARTS, (train, valid, test), strict=True):
         if not len(rows) and name != "valid":
             raise DataError(
                 f"The {chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups."
             )
     evidence = {**_evidence(keys, part, group), **moved, **_override(keys, chosen)}
-    return Split(chosen, *positions, group, evidence)
+    return Split(chosen, train, valid, test, group, evidence)
 
 
 def _checked_rule(rule: str, keys: Keys) -> str:
@@ -68,17 +67,16 @@ def _strata(keys: Keys, num_rows: int) -> np.ndarray:
     return np.zeros(num_rows, np.int64) if keys.stratum is None else _codes(keys.stratum)
 
 
-def _assign(keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray:
+def _assign(rule: str, keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray:
     """(rows,) 0 train, 1 valid, 2 test, -1 unused."""
-    if keys.rule == "given":
+    if rule == "given":
         return _as_given(keys, num_rows, rng)
-    if keys.rule == "time":
+    if rule == "time":
         return _by_time(np.asarray(keys.order))
-    everything = np.arange(num_rows)
-    if keys.rule == "grouped":
+    if rule == "grouped":
         return _by_group(_codes(keys.group), _strata(keys, num_rows), np.array(SHARES), rng)
-    strata = _strata(keys, num_rows) if keys.rule == "stratified" else np.zeros(num_rows, np.int64)
-    return _by_stratum(strata[everything], np.array(SHARES), rng)
+    strata = _strata(keys, num_rows) if rule == "stratified" else np.zeros(num_rows, np.int64)
+    return _by_stratum(strata, np.array(SHARES), rng)
 
 
 def _by_stratum(strata: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -127,7 +125,7 @@ def _by_group(group: np.ndarray, strata: np.ndarray, shares: np.ndarray, rng: np
             best = int(np.argmax(np.where(shares > 0, gain, -np.inf)))
         home[g] = best
         filled[best] += counts[g]
-    return home[group]
+    return np.asarray(home[group])
 
 
 def _by_time(order: np.ndarray) -> np.ndarray:
