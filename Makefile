@@ -22,9 +22,9 @@ $(VENV)/test.done: pyproject.toml constraints.txt
 demo: $(VENV)/demo.done
 	$(BIN)/zoo recommend --type proteins --n 20000
 	rm -rf runs/demo
-	$(BIN)/zoo train tabular/xgboost --out runs/demo
-	$(BIN)/python -m domains.tabular.demo runs/demo-rows.csv
-	$(BIN)/zoo predict runs/demo runs/demo-rows.csv | head -5
+	$(BIN)/zoo train proteins/esm2-finetune --out runs/demo
+	$(BIN)/zoo predict runs/demo --out runs/demo-predictions.csv
+	head -5 runs/demo-predictions.csv
 
 lint: $(VENV)/test.done
 	$(BIN)/ruff check .

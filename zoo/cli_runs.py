@@ -144,7 +144,7 @@ def evaluate(
 
 def predict(
     run_folder: RunFolder,
-    data: Annotated[str, typer.Argument(help="file or folder with new rows")],
+    data: Annotated[str | None, typer.Argument(help="file or folder with new rows; left out: the recipe's demo")] = None,
     sets: Sets = None,
     device: Device = "auto",
     offline: Offline = False,
@@ -176,11 +176,11 @@ def predict(
         print(path)
 
 
-def _predictions_path(out: Path, data: str) -> Path:
+def _predictions_path(out: Path, data: str | None) -> Path:
     from trainers.errors import UsageError
 
     path = out if out.suffix == ".csv" else out / "predictions.csv"
-    if path.resolve() == Path(data).resolve():
+    if data is not None and path.resolve() == Path(data).resolve():
         raise UsageError(f"--out {out} is the data file itself. Choose another name.")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -80,8 +80,11 @@ class Run:
         return replace(named, target=target, labels=None, facts=Facts.from_json(self.plan.facts))
 
     def answers(self, data: Any, *, say: Say = None) -> tuple[Any, Predictions]:
-        """The ids and the answers of every row, in order."""
-        domain, _ = parts_of(load_registry().get(self.plan.recipe))
+        """The ids and the answers of every row, in order; data None is the recipe's demo."""
+        recipe = load_registry().get(self.plan.recipe)
+        domain, _ = parts_of(recipe)
+        if data is None:
+            data, _, _ = demo_of(recipe, say or (lambda line: None))
         reading = domain.read(data, self._request(None))
         _tell(reading.notices, say)
         reasons = {row.position: row.reason for row in reading.bad}
