@@ -73,7 +73,7 @@ def _in_any_case(names: Sequence[str]) -> list[str]:
 
 def _sequence_column(frame: pd.DataFrame, wanted: str | None, request: Request, where: str) -> str:
     if wanted is not None and (wanted in frame.columns or "sequence" in request.columns):
-        return choose_column(frame, wanted, where, "--set columns.sequence=NAME")
+        return choose_column(frame, wanted, where, "columns={'sequence': NAME}")
     by_name = {str(name).lower(): str(name) for name in reversed(list(frame.columns)) if name != request.target}
     named = [by_name[name] for name in SEQUENCE_NAMES if name in by_name]
     found = [name for name in named if _holds_proteins(frame[name])] or named
