@@ -116,7 +116,7 @@ class KmerModel:
     def _scaled(self, name: str, block: np.ndarray) -> np.ndarray:
         """A block whose mean squared length over the training rows is its weight."""
         mean, spread = self.scaling[name]
-        return np.clip((block - mean) / spread, -10, 10) * np.sqrt(WEIGHTS[name] / block.shape[1])
+        return np.asarray(np.clip((block - mean) / spread, -10, 10) * np.sqrt(WEIGHTS[name] / block.shape[1]))
 
 
 def _estimator(task: str, num_rows: int, *, by_position: bool) -> Any:
