@@ -75,7 +75,8 @@ class PictureTask:
         how = {"scale": self.options.scale, "flip": self.options.flip, "interpolation": self.config["interpolation"]}
         views = [training_view(x, self.side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)]
         targets = torch.as_tensor(np.array([target for _, target in examples]))
-        return Batch((torch.stack(views), targets), {"loss": self._count(targets)})
+        pictures = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2)
+        return Batch((pictures, targets), {"loss": self._count(targets)})
 
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Cross entropy with smoothed labels, or the squared error of standardised numbers, summed over rows."""
