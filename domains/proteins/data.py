@@ -18,7 +18,7 @@ from domains.metrics import classification_metrics, regression_metrics
 from domains.proteins import mutants, similarity
 from domains.proteins.baselines import composition
 from domains.proteins.readers import Raw, read_raw
-from domains.proteins.residues import cleaned, look_like_dna
+from domains.proteins.residues import cleaned, counted, look_like_dna
 from domains.shared.frames import FrameTable, choose_column
 from domains.shared.targets import bad_targets, class_names, infer_task, target_values
 from trainers.errors import DataError
@@ -205,7 +205,7 @@ def _settle_repeats(columns: dict[str, Any], target: str | None, task: str) -> l
     if not differ.any():
         return []
     num_rows, num_sequences = int(differ.sum()), rows.loc[differ, "sequence"].nunique()
-    what = f"{num_rows:,} rows are {num_sequences:,} sequences that occur with differing values of {target!r}"
+    what = f"{num_rows:,} rows hold {counted(num_sequences, 'sequence')} with differing values of {target!r}"
     if task == "classification":
         return [f"{what}: they stay together in one part, and cannot all be predicted right"]
     columns[target][differ[differ].index] = groups.transform("mean")[differ]
