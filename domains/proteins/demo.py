@@ -37,5 +37,5 @@ def load(name: str) -> Demo:
         "Give --set options.weights=facebook/esm2_t12_35M_UR50D for the real ones"
     )
     return Demo(
-        frame.reset_index(drop=True), Request(target="label", id_column="id"), about, {"weights": "random:6x320"}
+        frame.reset_index(drop=True), Request(target="label", id_column="id"), about, {"weights": "random:4x256"}
     )
