@@ -73,15 +73,26 @@ def test_peptides_of_the_letters_of_bases_are_still_proteins():
     assert hits.target.tolist() == [0]
 
 
-def test_many_sequences_are_clustered_first_and_links_are_searched_anew(monkeypatch):
+def check_clustering_first(monkeypatch):
     monkeypatch.setattr(similarity, "MOST_COMPARED", 20)
-    rng = np.random.default_rng(3)
-    chains = families(8, 5, rng)
+    chains = families(8, 5, np.random.default_rng(3))
     found = similarity.families(chains)
     truth = np.arange(40) % 8
     assert len(set(zip(truth, found.group, strict=True))) == 8
-    assert found.links(np.array([0, 1]), np.array([8]))[0] > 0.3
-    assert found.links(np.array([0, 1]), np.array([8]))[1] == 0.0
+    nearness = found.links(np.array([0, 1]), np.array([8]))
+    assert nearness[0] > 0.3
+    assert nearness[1] == 0.0
+
+
+def test_relatives_whose_clusters_were_kept_apart_are_joined_by_their_representatives(monkeypatch):
+    halves = np.arange(40) % 16  # two clusters a family
+    monkeypatch.setattr(similarity, "clusters", lambda chains: halves)
+    check_clustering_first(monkeypatch)
+
+
+@pytest.mark.slow
+def test_many_sequences_are_clustered_first_and_links_are_searched_anew(monkeypatch):
+    check_clustering_first(monkeypatch)
 
 
 def test_fast_keeps_identical_sequences_together_and_says_what_it_skipped():
