@@ -36,6 +36,7 @@ WEIGHTS = {"whole": 1.0, "start": 1.5, "end": 0.5, "thirds": 0.5, "pairs": 1.0, 
 FEWEST_SEEN = 3
 GAMMA, COST = 1.0, 10.0
 _MOST_KERNEL_ROWS = 10_000
+_NUM_HELD_OUT = 3
 _OTHER = len(AMINO_ACIDS)
 _NUM_LETTERS = _OTHER + 1
 _NUM_CLASSES = len(CLASSES) + 1
@@ -136,6 +137,7 @@ class KmerModel:
         if self.task == "classification":
             self.model.fit(features, target.astype(str))
             self.classes_ = self.model.classes_
+            self.sharpness = _sharpness(self.model, features, target.astype(str))
         else:
             self.mean, self.std = float(np.mean(target)), float(np.std(target)) or 1.0
             self.model.fit(features, (target - self.mean) / self.std)
@@ -146,15 +148,11 @@ class KmerModel:
         return np.asarray(self.model.predict(self._features(sequences)) * self.std + self.mean)
 
     def predict_proba(self, sequences: Sequence[str]) -> np.ndarray:
-        """(sequences, classes); a softmax of the machine's decisions, not calibrated."""
-        from scipy.special import softmax
-
+        """(sequences, classes); of a kernel machine the softmax of its decisions, sharpened as held-out rows bear out."""
         features = self._features(sequences)
         if hasattr(self.model, "predict_proba"):
             return np.asarray(self.model.predict_proba(features))
-        decisions = self.model.decision_function(features)
-        two = np.column_stack([-decisions, decisions]) if decisions.ndim == 1 else decisions
-        return np.asarray(softmax(two, axis=1))
+        return _softmax(self.model.decision_function(features), self.sharpness)
 
     def _features(self, sequences: Sequence[str]) -> np.ndarray:
         if self.consensus:
@@ -186,6 +184,30 @@ def _estimator(task: str, num_rows: int, *, by_position: bool) -> Any:
         return LogisticRegression(max_iter=300)
     kernel = partial(rbf_kernel, gamma=GAMMA / sum(WEIGHTS.values()))
     return SVR(kernel=kernel, C=1.0) if task == "regression" else SVC(kernel=kernel, C=COST)
+
+
+def _sharpness(model: Any, features: np.ndarray, target: np.ndarray) -> float:
+    """The factor on decisions whose softmax gives held-out rows the best log loss (temperature scaling, Guo et al. 2017,
+    arXiv 1706.04599); 1 where a class has too few rows to hold any out."""
+    from sklearn.base import clone
+    from sklearn.model_selection import cross_val_predict
+
+    _, code, counts = np.unique(target, return_inverse=True, return_counts=True)
+    if hasattr(model, "predict_proba") or counts.min() < _NUM_HELD_OUT:
+        return 1.0
+    decisions = cross_val_predict(clone(model), features, target, cv=_NUM_HELD_OUT, method="decision_function")
+
+    def log_loss(sharpness: float) -> float:
+        return float(-np.log(_softmax(decisions, sharpness)[np.arange(len(code)), code] + 1e-12).mean())
+
+    return float(min(np.logspace(-1, 2, 31), key=log_loss))
+
+
+def _softmax(decisions: np.ndarray, sharpness: float) -> np.ndarray:
+    from scipy.special import softmax
+
+    two = np.column_stack([-decisions, decisions]) if decisions.ndim == 1 else decisions
+    return np.asarray(softmax(sharpness * two, axis=1))
 
 
 def _sequences(rows: Any) -> list[str]:
