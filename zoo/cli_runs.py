@@ -123,6 +123,7 @@ def evaluate(
     run_folder: RunFolder,
     data: Annotated[str, typer.Option("--data", help="labelled file or folder")],
     target: Target = None,
+    labels: Labels = None,
     sets: Sets = None,
     device: Device = "auto",
     skip_bad: SkipBad = False,
@@ -135,7 +136,7 @@ def evaluate(
     from zoo.plan import parse_sets
 
     loaded = run.load(run_folder, device=device, sets=parse_sets(sets or []))
-    scores = loaded.evaluate(data, target=target, skip_bad=skip_bad, say=_say)
+    scores = loaded.evaluate(data, target=target, labels=labels, skip_bad=skip_bad, say=_say)
     if as_json:
         _print_json({"schema_version": 1, "run": str(run_folder), "data": data, "scores": scores})
     else:

@@ -61,11 +61,19 @@ class Run:
         ids, predictions = self.answers(data)
         return report.prediction_frame(ids, predictions, like=data)
 
-    def evaluate(self, data: Any, *, target: str | None = None, skip_bad: bool = False, say: Say = None) -> JSON:
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        target: str | None = None,
+        labels: str | None = None,
+        skip_bad: bool = False,
+        say: Say = None,
+    ) -> JSON:
         """{metric: {value, low, high}} on labelled data. Raises DataError when rows cannot be used or lack the target."""
         domain, _ = parts_of(load_registry().get(self.plan.recipe))
         facts = Facts.from_json(self.plan.facts)
-        request = self._request(target or facts.target)
+        request = self._request(target or facts.target, labels)
         usable = usable_rows(domain.read(data, request), skip_bad=skip_bad)
         _tell(usable.notices, say)
         table = usable.table
@@ -74,10 +82,10 @@ class Run:
         groups = np.arange(len(table)) if group is None else np.asarray(group)
         return scoring.scores(domain.metrics(facts), table.target(), predictions, groups)
 
-    def _request(self, target: str | None) -> Request:
+    def _request(self, target: str | None, labels: str | None = None) -> Request:
         config = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
         named = Request(**config["request"])
-        return replace(named, target=target, labels=None, facts=Facts.from_json(self.plan.facts))
+        return replace(named, target=target, labels=labels, facts=Facts.from_json(self.plan.facts))
 
     def answers(self, data: Any, *, say: Say = None) -> tuple[Any, Predictions]:
         """The ids and the answers of every row, in order; data None is the recipe's demo."""
