@@ -72,7 +72,8 @@ class Block(nn.Module):
         asking = slice(0, 1) if self.last else slice(None)
         x_BTD = x_BTD[:, asking] + self._attention(normed_BTD[:, asking], normed_BTD)
         value, gate = self.inner(self.inner_norm(x_BTD)).chunk(2, dim=-1)
-        return x_BTD + self.outer(self.dropout(value * gate.relu()))
+        added_BTD: Tensor = self.outer(self.dropout(value * gate.relu()))
+        return x_BTD + added_BTD
 
     def _attention(self, asking_BSD: Tensor, all_BTD: Tensor) -> Tensor:
         query, key, value = (
@@ -80,8 +81,9 @@ class Block(nn.Module):
             for part in (self.query(asking_BSD), *self.key_value(all_BTD).chunk(2, dim=-1))
         )
         dropout = self.attention_dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
-        return self.mixed(mixed.transpose(1, 2).flatten(2))
+        found = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        mixed_BSD: Tensor = self.mixed(found.transpose(1, 2).flatten(2))
+        return mixed_BSD
 
 
 class FTTransformer(nn.Module):
@@ -106,7 +108,8 @@ class FTTransformer(nn.Module):
         x_BTD = torch.cat(tokens, dim=1)
         for block in self.blocks:
             x_BTD = block(x_BTD)
-        return self.head(x_BTD)
+        answers_BKO: Tensor = self.head(x_BTD)
+        return answers_BKO
 
 
 def _small(*shape: int) -> Tensor:
@@ -124,7 +127,9 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     """Steps, parameters, memory and notes on columns."""
     columns = facts.schema["columns"]
     num_tokens = 1 + num_numbers(columns) + len(num_categories(columns))
-    floats = options.depth * num_tokens * (round(8 + 4 * options.inner) * options.width + 2 * options.heads * num_tokens)
+    floats = (
+        options.depth * num_tokens * (round(8 + 4 * options.inner) * options.width + 2 * options.heads * num_tokens)
+    )
     return task.estimates(facts, settings, lambda: network(facts, options), row_floats=floats)
 
 

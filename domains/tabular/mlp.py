@@ -6,6 +6,7 @@ arXiv 2410.24210 (TabM: the ensemble).
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -56,9 +57,9 @@ class Mlp(nn.Module):
         self.categories = Categories(sizes, options.category_width) if sizes else None
         widths = [num_numbers * options.number_width + len(sizes) * options.category_width]
         widths += [options.width] * options.depth
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = pairwise(widths)
         self.blocks = nn.ModuleList(_layer(i, o, options, first=at == 0) for at, (i, o) in enumerate(pairs))
-        self.dropout = nn.Dropout(options.dropout)
+        self.dropout = nn.Dropout1d(options.dropout)
         self.head = Heads(options.width, num_outputs, options.ensemble)
 
     def forward(self, numbers_BN: Tensor, missing_BN: Tensor, codes_BC: Tensor) -> Tensor:
@@ -67,8 +68,10 @@ class Mlp(nn.Module):
         parts += [] if self.categories is None else [self.categories(codes_BC).flatten(1)]
         x_BKI = torch.cat(parts, dim=1)[:, None]
         for layer in self.blocks:
-            x_BKI = self.dropout(layer(x_BKI).relu())
-        return self.head(x_BKI)
+            # The members of a row drop the same units: eight times the chance would cost a third of a step.
+            x_BKI = self.dropout(layer(x_BKI).relu().transpose(1, 2)).transpose(1, 2)
+        answers_BKO: Tensor = self.head(x_BKI)
+        return answers_BKO
 
 
 def _layer(num_inputs: int, num_outputs: int, options: Options, *, first: bool) -> nn.Module:

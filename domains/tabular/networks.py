@@ -73,6 +73,8 @@ class Categories(nn.Module):
     if the training rows had none.
     """
 
+    starts_C: Tensor  # noqa: N815
+
     def __init__(self, sizes: Sequence[int], width: int) -> None:
         super().__init__()
         *starts, num_vectors = accumulate((size + 1 for size in sizes), initial=0)

@@ -91,8 +91,11 @@ def standard_scale(present: np.ndarray) -> JSON:
 def scaled_values(values: np.ndarray, scale: JSON) -> np.ndarray:
     """(rows,) values on a fitted scale."""
     if "scores" in scale:
-        return np.interp(values, scale["values"], scale["scores"])
-    return np.clip(values / scale["std"] - scale["mean"] / scale["std"], -FARTHEST, FARTHEST)
+        scores: np.ndarray = np.interp(values, scale["values"], scale["scores"])
+        return scores
+    # Divided first: differences of numbers beyond 1e307 would overflow.
+    distances: np.ndarray = values / scale["std"] - scale["mean"] / scale["std"]
+    return distances.clip(-FARTHEST, FARTHEST)
 
 
 def _parts(rows: Table, columns: Mapping[str, JSON]) -> tuple[Any, Any]:

@@ -96,7 +96,9 @@ class TableTask:
 
 def learner_of(plan: Plan, options: Any, make_network: MakeNetwork) -> GradientLearner:
     """A fresh learner. options: the family's, with a `scaling`."""
-    return GradientLearner(plan, lambda train: statistics(plan, train, options), task_maker(plan, options, make_network))
+    return GradientLearner(
+        plan, lambda train: statistics(plan, train, options), task_maker(plan, options, make_network)
+    )
 
 
 def task_maker(plan: Plan, options: Any, make_network: MakeNetwork) -> Callable[[JSON, bool], TableTask]:
@@ -133,7 +135,10 @@ def estimates(facts: Facts, settings: Gradient, network: Callable[[], torch.nn.M
     num_cells = facts.num_rows * len(facts.schema["columns"])
     return {
         "num_parameters": num_parameters,
-        "memory_bytes": BASE_BYTES + BYTES_A_PARAMETER * num_parameters + 4 * row_floats * rows_at_once + 16 * num_cells,
+        "memory_bytes": BASE_BYTES
+        + BYTES_A_PARAMETER * num_parameters
+        + 4 * row_floats * rows_at_once
+        + 16 * num_cells,
         **({} if settings.seconds else {"num_steps": steps}),
         "notes": column_notes(facts),
     }
