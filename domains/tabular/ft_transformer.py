@@ -33,15 +33,15 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     depth: int = Field(3, ge=1, description="blocks")
-    width: int = Field(96, ge=1, description="of a token; a multiple of heads")
-    heads: int = Field(8, ge=1)
+    width: int = Field(64, ge=1, description="of a token, a multiple of heads; 192 in the paper, for a GPU")
+    heads: int = Field(4, ge=1)
     inner: float = Field(4 / 3, gt=0, description="width inside a block as a multiple of width")
-    attention_dropout: float = Field(0.2, ge=0, lt=1)
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="doubles the cost of attention on a CPU")
     dropout: float = Field(0.1, ge=0, lt=1, description="inside the feed-forward part of a block")
-    scaling: Scaling = Field("quantile", description="quantile: by rank, to a normal distribution; or standard")
-    numbers: Literal["linear", "periodic"] = Field("linear", description="how a number becomes a token")
+    scaling: Scaling = Field("quantile", description="quantile: by rank among the distinct values; or standard")
+    numbers: Literal["periodic", "linear"] = Field("periodic", description="how a number becomes a token")
     num_frequencies: int = Field(48, ge=1, description="of each number; periodic only")
-    frequency_scale: float = Field(0.1, gt=0, description="spread of the first frequencies; periodic only")
+    frequency_scale: float = Field(1.0, gt=0, description="spread of the first frequencies; periodic only")
 
     @model_validator(mode="after")
     def _whole_heads(self) -> Options:

@@ -35,13 +35,13 @@ class Options(BaseModel):
 
     depth: int = Field(2, ge=1, description="hidden layers")
     width: int = Field(256, ge=1, description="of a hidden layer")
-    dropout: float = Field(0.1, ge=0, lt=1)
-    ensemble: int = Field(8, ge=1, description="members that share their matrices (TabM); 1: a plain network")
-    scaling: Scaling = Field("quantile", description="quantile: by rank, to a normal distribution; or standard")
+    dropout: float = Field(0.3, ge=0, lt=1)
+    ensemble: int = Field(1, ge=1, description="members that share their matrices (TabM), 8 to 32; 1: a plain network")
+    scaling: Scaling = Field("quantile", description="quantile: by rank among the distinct values; or standard")
     numbers: Literal["periodic", "linear"] = Field("periodic", description="how a number becomes a vector")
     number_width: int = Field(24, ge=1, description="of the vector of a number")
     num_frequencies: int = Field(48, ge=1, description="of each number; periodic only")
-    frequency_scale: float = Field(0.1, gt=0, description="spread of the first frequencies; periodic only")
+    frequency_scale: float = Field(1.0, gt=0, description="spread of the first frequencies; periodic only")
     category_width: int = Field(16, ge=1, description="of the vector of a category")
 
 
@@ -68,7 +68,7 @@ class Mlp(nn.Module):
         parts += [] if self.categories is None else [self.categories(codes_BC).flatten(1)]
         x_BKI = torch.cat(parts, dim=1)[:, None]
         for layer in self.blocks:
-            # The members of a row drop the same units: eight times the chance would cost a third of a step.
+            # The members of a row drop the same units: own chance for each cost a third of a step.
             x_BKI = self.dropout(layer(x_BKI).relu().transpose(1, 2)).transpose(1, 2)
         answers_BKO: Tensor = self.head(x_BKI)
         return answers_BKO

@@ -60,6 +60,7 @@ class LinearNumbers(nn.Module):
 
 def numbers_of(options: Any, num_columns: int, width: int) -> nn.Module:
     """The embedding of numbers that a family's options name: `numbers`, `num_frequencies` and `frequency_scale`."""
+    """The embedding of numbers that a family's options name: `numbers`, `num_frequencies` and `frequency_scale`."""
     if options.numbers == "linear":
         return LinearNumbers(num_columns, width)
     how = {"num_frequencies": options.num_frequencies, "frequency_scale": options.frequency_scale}

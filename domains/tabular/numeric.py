@@ -62,18 +62,21 @@ def cells(rows: Table, columns: Mapping[str, JSON], scales: Sequence[JSON]) -> C
 
 
 def quantile_scale(present: np.ndarray) -> JSON:
-    """Knots that give every value the normal quantile of its rank; equal values share their middle rank.
+    """Knots that give every value the normal quantile of its rank, where a value that c rows share weighs log(1 + c).
 
-    scikit-learn's QuantileTransformer puts a value that ends the range (a column of mostly zeros) at -5.2, far from the
-    rest; its middle rank is among them. In between values are interpolated, outside the ends they stay at the ends.
-    Source: Gorishniy et al. 2021, arXiv 2106.11959, section 4.2 (quantile transformation to a normal distribution).
+    Weighed by rows, a column of mostly zeros squeezes all its other values into a corner, where a network cannot tell
+    them apart: on adult's validation rows AUC .928 against .933 with logarithms (square roots .932), periodic embeddings,
+    8 epochs. Piecewise linear embeddings did no better than periodic ones. In between knots values are interpolated,
+    outside they stay at the ends. Without shared values this is scikit-learn's QuantileTransformer.
+    Source of the transformation: Gorishniy et al. 2021, arXiv 2106.11959, section 4.2; the weights are ours.
     """
     from scipy.special import ndtri
 
     values, counts = np.unique(present, return_counts=True)
     if not len(values):
         return {"values": [0.0], "scores": [0.0]}
-    ranks = (np.cumsum(counts) - counts / 2) / counts.sum()
+    weights = np.log1p(counts)
+    ranks = (np.cumsum(weights) - weights / 2) / weights.sum()
     if len(values) > MOST_KNOTS:
         kept = np.unique(np.searchsorted(ranks, np.linspace(ranks[0], ranks[-1], MOST_KNOTS)))
         values, ranks = values[kept], ranks[kept]
