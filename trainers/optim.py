@@ -125,5 +125,15 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[st
     for path, value in tensors.items():
         name, key = path.rsplit("/", 1)
         parameter = by_name[name]
-        # Cloned: a tensor that lies in a mapped file would go when the file goes.
-        optimizer.state[parameter][key] = value.to(parameter.device).clone()
+        optimizer.state[parameter][key] = laid_out_like(parameter, value)
+
+
+def laid_out_like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A copy of `value` on the parameter's device, in its memory layout where the shapes agree.
+
+    Fused optimizers walk parameter and moments by address: with channels_last weights and moments read back row by row
+    they would pair the wrong elements, in silence. A copy, as a tensor in a mapped file would go when the file goes.
+    """
+    if value.shape != parameter.shape:
+        return value.to(parameter.device).clone()
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)

@@ -144,7 +144,9 @@ def evaluate(
 
 def predict(
     run_folder: RunFolder,
-    data: Annotated[str | None, typer.Argument(help="file or folder with new rows; left out: the recipe's demo")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="file or folder with new rows; left out: the recipe's demo")
+    ] = None,
     sets: Sets = None,
     device: Device = "auto",
     offline: Offline = False,

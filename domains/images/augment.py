@@ -1,4 +1,4 @@
-"""Training views of pictures, all chance from the generator that is passed in; and the untouched view for predicting.
+"""Training views of pictures, all chance from the generator that is passed in.
 
 timm's own training transforms draw from the global generators of Python and torch, so a resumed run would see other
 views; its evaluation transform draws nothing and is used as it is.
@@ -10,9 +10,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as views
+from PIL import Image
 
 _TRIES = 10
 
@@ -55,19 +53,23 @@ def training_view(
     flip: bool,
     interpolation: str,
     rng: np.random.Generator,
-) -> torch.Tensor:
-    """A random box of the picture, resized to (3, side, side) uint8, mirrored half of the time if `flip`.
+) -> np.ndarray:
+    """A random box of the picture, resized to (side, side, 3) uint8, mirrored half of the time if `flip`.
 
-    scale: smallest share of the area that a box may have; 1 takes the whole picture, its shape kept by no crop.
+    scale: smallest share of the area that a box may have; 1 takes the whole picture.
+    Pillow resizes, as for the judged view, and not torch: views are made in a thread beside training, and a second team
+    of torch's threads on the same cores slows both.
     """
-    picture = torch.from_numpy(np.array(picture_HWC)).permute(2, 0, 1)
+    picture = Image.fromarray(np.asarray(picture_HWC))
+    box = Box(0, 0, picture.height, picture.width)
     if scale < 1:
-        box = random_box(*picture.shape[1:], scale=(scale, 1.0), ratio=(3 / 4, 4 / 3), rng=rng)
-        picture = views.crop(picture, *box)
-    view: torch.Tensor = views.resize(picture, [side, side], interpolation=_mode(interpolation), antialias=True)
-    return view.flip(-1) if flip and rng.random() < 0.5 else view
+        box = random_box(picture.height, picture.width, scale=(scale, 1.0), ratio=(3 / 4, 4 / 3), rng=rng)
+    corners = (box.left, box.top, box.left + box.width, box.top + box.height)
+    view = np.asarray(picture.resize((side, side), _filter(interpolation), box=corners))
+    return view[:, ::-1] if flip and rng.random() < 0.5 else view
 
 
-def _mode(name: str) -> InterpolationMode:
+def _filter(name: str) -> Image.Resampling:
     # "random" is a choice of timm's for training alone; bicubic is what nearly all its weights are judged with.
-    return InterpolationMode(name if name in ("bilinear", "bicubic", "nearest") else "bicubic")
+    known = {"bilinear": Image.Resampling.BILINEAR, "nearest": Image.Resampling.NEAREST}
+    return known.get(name, Image.Resampling.BICUBIC)

@@ -55,13 +55,15 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     given = [table.context["parts"].get(file, "") for file in table.column(FILE)]
     copies = copy_groups(_prints(table), near=False) if fast else _copies(table)
     num_copies = len(copies) - len(np.unique(copies))
-    group = joined([copies, table.column(request.group)]) if request.group else copies
+    has_group = request.group is not None and request.group in table.frame.columns
+    group = joined([copies, table.column(request.group)]) if has_group else copies
     stratum = table.target() if task == "classification" and table.target_name is not None else None
-    order = table.column(request.order).to_numpy() if request.order else None
+    has_order = request.order is not None and request.order in table.frame.columns
+    order = table.column(request.order).to_numpy() if has_order else None
     has_groups = len(np.unique(group)) < len(group)
     rule, because = _rule(any(given), order is not None, has_groups, stratum is not None)
     because += f"; {num_copies} copies or near copies stay with their originals" if num_copies else ""
-    because += f"; groups follow {request.group!r}" if request.group else ""
+    because += f"; groups follow {request.group!r}" if has_group else ""
     because += "; only exact copies were looked for (--fast)" if fast else ""
     return Keys(
         rule=rule,  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from domains.images.views import PlainViews, normalised
 from trainers.contract import Plan
 
 _AT_ONCE = 64
-C = 0.01
-"""Of the logistic regression, on standardised features."""
+C = 1e-3
+"""Of the logistic regression, on standardised features. The best of 1e-4 to 1e-1 on CIFAR-10: .687 .733 .729 .722."""
 
 
 def linear_probe(plan: Plan, options: Any) -> Baseline:
@@ -46,13 +46,12 @@ class _Features:
         self.model: torch.nn.Module | None = None
 
     def __call__(self, rows: Any) -> np.ndarray:
-        from domains.images.cnn import input_side
+        from domains.images.cnn import picture_config
         from trainers.precision import autocast
 
         facts, device = Facts.from_json(self.plan.facts), torch.device(self.plan.machine.device)
         found = nets.find_backbone(self.options.network, self.options.weights)
-        side, _ = input_side(facts, found, self.options)
-        config = nets.picture_config(found, side=side, crop_pct=self.options.crop_pct)
+        config = picture_config(facts, found, self.options)
         if self.model is None:
             self.model = nets.build_network(found.as_json(), 0, weights=found.weights)
             self.model = self.model.to(device).to(memory_format=torch.channels_last).eval()

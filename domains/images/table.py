@@ -67,8 +67,7 @@ def table_rows(data: Any, request: Request) -> TableRows:
     values, task = None, request.facts.task if request.facts else "classification"
     if target is not None:
         values, task = _targets(reading, target, request, bad, notices)
-    extra = {n: choose_column(reading.frame, n, where) for n in (request.group, request.order) if n is not None}
-    columns = {name: reading.frame[name] for name in extra.values()}
+    columns = {name: reading.frame[name] for name in _extra_columns(reading.frame, request, where)}
     ids = _ids(files, reading.frame, request, where)
     return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices)
 
@@ -90,6 +89,14 @@ def _path_column(frame: pd.DataFrame, request: Request, where: str) -> str:
             f"Columns: {', '.join(map(str, frame.columns))}. Call it 'path'."
         )
     return str(by_name[0])
+
+
+def _extra_columns(frame: pd.DataFrame, request: Request, where: str) -> list[str]:
+    """Columns that a split needs. New rows to predict or evaluate may lack them."""
+    named = [name for name in (request.group, request.order) if name is not None]
+    if request.facts is not None:
+        return [name for name in named if name in frame.columns]
+    return [choose_column(frame, name, where) for name in named]
 
 
 def _share_of_pictures(values: pd.Series) -> float:
@@ -149,7 +156,7 @@ def _path_problem(file: str | None, root: Path, inside: Path | None, column: str
 
 def _ids(files: list[str | None], frame: pd.DataFrame, request: Request, where: str) -> list[str]:
     """The id column, else the paths, else (a picture used twice) the numbers of the rows."""
-    if request.id_column is not None:
+    if request.id_column is not None and (request.facts is None or request.id_column in frame.columns):
         return [str(cell) for cell in frame[choose_column(frame, request.id_column, where, "--id-column")]]
     if None not in files and len(set(files)) == len(files):
         return [str(file) for file in files]

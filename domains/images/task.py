@@ -45,8 +45,10 @@ class PictureTask:
         self.config = fitted["pictures"]
         self.side = int(self.config["input_size"][-1])
         self.views = PlainViews(self.config)
+        # Random weights come with no statistics that were worth keeping.
+        self.freezes_bn = options.freeze_bn and fitted["backbone"]["weights"] is not None
         # Batch norm cannot learn from the statistics of one row.
-        self.min_rows = 2 if any(batch_norms(model)) and not options.freeze_bn else 1
+        self.min_rows = 2 if batch_norms(model) and not self.freezes_bn else 1
 
     def roles(self) -> Mapping[str, Role]:
         """Depth from timm's own grouping of layers; frozen groups have no role."""
@@ -75,11 +77,12 @@ class PictureTask:
         how = {"scale": self.options.scale, "flip": self.options.flip, "interpolation": self.config["interpolation"]}
         views = [training_view(x, self.side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)]
         targets = torch.as_tensor(np.array([target for _, target in examples]))
-        return Batch((torch.stack(views), targets), {"loss": self._count(targets)})
+        pictures = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2)
+        return Batch((pictures, targets), {"loss": self._count(targets)})
 
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Cross entropy with smoothed labels, or the squared error of standardised numbers, summed over rows."""
-        if self.options.freeze_bn:
+        if self.freezes_bn:
             for norm in batch_norms(model):
                 norm.eval()
         pictures, targets = inputs

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Request
@@ -73,7 +74,7 @@ def _in_any_case(names: Sequence[str]) -> list[str]:
 
 def _sequence_column(frame: pd.DataFrame, wanted: str | None, request: Request, where: str) -> str:
     if wanted is not None and (wanted in frame.columns or "sequence" in request.columns):
-        return choose_column(frame, wanted, where, "--set columns.sequence=NAME")
+        return choose_column(frame, wanted, where, "columns={'sequence': NAME}")
     by_name = {str(name).lower(): str(name) for name in reversed(list(frame.columns)) if name != request.target}
     named = [by_name[name] for name in SEQUENCE_NAMES if name in by_name]
     found = [name for name in named if _holds_proteins(frame[name])] or named
@@ -140,7 +141,7 @@ def _join_labels(raw: Raw, path: Path, request: Request) -> None:
     rows = [position.get(name) for name in raw.frame["id"]]
     if all(row is None for row in rows):
         first = ", ".join(map(repr, raw.frame["id"].head(3)))
-        raise DataError(f"{where}: no id in column {key!r} is one of the FASTA file's ({first}, ...).")
+        raise DataError(f"{where}: no id in column {key!r} is one of the FASTA file's ({first}, ...).{_faults(raw)}")
     chosen = labels.drop(columns=[key, *(name for name in ("sequence",) if name in labels.columns)])
     joined = chosen.reindex([-1 if row is None else row for row in rows]).reset_index(drop=True)
     raw.frame = pd.concat([raw.frame, joined], axis=1)
@@ -149,6 +150,19 @@ def _join_labels(raw: Raw, path: Path, request: Request) -> None:
     for i, row in enumerate(rows):
         if row is None:
             raw.bad.append(BadRow(i, raw.places[i], f"no label for id {raw.frame['id'].iloc[i]!r} in {path.name}"))
+
+
+def _faults(raw: Raw) -> str:
+    """What else is wrong with the records, in words."""
+    twice = raw.frame["id"].duplicated()
+    found = [
+        f"{place}: id {name!r} occurs before"
+        for name, place in zip(raw.frame["id"][twice], np.array(raw.places)[twice], strict=True)
+    ]
+    found += [
+        f"{place}: no sequence" for text, place in zip(raw.frame["sequence"], raw.places, strict=True) if not text
+    ]
+    return f" Also {'; '.join(found)}." if found else ""
 
 
 def _label_key(labels: pd.DataFrame, request: Request, where: str) -> str:

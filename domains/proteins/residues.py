@@ -39,12 +39,17 @@ def cleaned(texts: Sequence[str | None]) -> Cleaned:
         else:
             rare.update({letter: sequence.count(letter) for letter in RARE if letter in sequence})
         found.sequences.append("" if reason else sequence.replace("J", "X"))
-    said = [f"{count:,} sequences {what}" for what, count in changes.items()]
+    said = [f"{counted(count, 'sequence')} {what}" for what, count in changes.items()]
     if rare:
         letters = ", ".join(f"{letter} {count:,}" for letter, count in sorted(rare.items()))
         said.append(f"residues beyond the 20 standard ones are kept as they are: {letters}")
     found.notices = tuple(said)
     return found
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: "1 sequence", "1,200 sequences"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def looks_like_protein(text: str) -> bool:
@@ -67,10 +72,10 @@ def _changed(text: str, changes: Counter[str]) -> str:
     if sequence.endswith("*"):
         changes["ended in a stop (*), which was removed"] += 1
         sequence = sequence[:-1]
-    if not sequence.isupper() and sequence.upper().isupper():
+    # Only ASCII: upper() turns other letters into something else ("ß" into "SS").
+    if sequence.isascii() and sequence != sequence.upper():
         changes["held lower-case letters, which were read as upper case"] += 1
-        # Only ASCII: upper() turns other letters into something else ("ß" into "SS").
-        sequence = sequence.upper() if sequence.isascii() else sequence
+        sequence = sequence.upper()
     if "J" in sequence:
         changes["held J (leucine or isoleucine), which was read as X"] += 1
     return sequence

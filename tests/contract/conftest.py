@@ -1,6 +1,7 @@
 """One tiny run per ready recipe and task, trained once and shared by the batteries."""
 
 import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,15 @@ def ready_cases() -> list[tuple[str, str]]:
 def tiny_sets(recipe: str) -> dict[str, Any]:
     """The family's TINY overrides as --set paths."""
     family = importlib.import_module(str(load_registry().get(recipe).module))
-    return {f"{block}.{name}": value for block, values in family.TINY.items() for name, value in values.items()}
+    return dict(_paths(family.TINY))
+
+
+def _paths(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _paths(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def train_tiny(recipe: str, task: str, folder: Path, **more: Any) -> Tried:

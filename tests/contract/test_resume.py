@@ -31,7 +31,7 @@ def command(*words: object, cache: Path) -> subprocess.Popen:
 
 def weights_of(folder: Path) -> dict[str, str]:
     return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "model").glob("*.safetensors")
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "model").rglob("*.safetensors")
     }
 
 

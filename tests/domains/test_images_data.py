@@ -262,6 +262,9 @@ def test_a_group_column_keeps_its_rows_together(tmp_path):
     keys = data.keys(reading.table, reading.task, request, fast=False)
     assert keys.rule == "grouped"
     assert len(set(keys.group)) == 10
+    facts = data.describe(reading.table, reading.task, request)
+    frame[["path"]].to_csv(tmp_path / "new.csv", index=False)
+    assert len(data.read(tmp_path / "new.csv", replace(request, target=None, facts=facts)).table) == 20
 
 
 @pytest.mark.parametrize(

@@ -120,3 +120,25 @@ def test_one_step_equals_adamw_written_out_in_float64():
     lr = 0.005
     expected = before * (1 - lr * 0.1) - lr * gradient / (gradient.abs() + 1e-8)
     torch.testing.assert_close(model[1].weight.detach(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_moments_read_back_lie_in_memory_as_the_channels_last_weights_they_belong_to():
+    """Fused AdamW walks both by address: a row-by-row moment beside a channels_last weight pairs wrong elements."""
+    torch.manual_seed(0)
+    start = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)
+
+    def stepped(num_before: int, through_file: bool) -> torch.Tensor:
+        model = torch.nn.Module()
+        model.weight = torch.nn.Parameter(start.clone())
+        optimizer = optim.make_optimizer(model, {"weight": Role("matrix")}, Gradient())
+        generator = torch.Generator().manual_seed(1)
+        for number in range(4):
+            if through_file and number == num_before:
+                rows = {name: value.contiguous() for name, value in optim.optimizer_tensors(optimizer).items()}
+                optim.load_optimizer_tensors(optimizer, rows)
+            gradient = torch.randn(4, 3, 5, 5, generator=generator)
+            model.weight.grad = gradient.to(memory_format=torch.channels_last)
+            optimizer.step()
+        return model.weight.detach()
+
+    assert torch.equal(stepped(2, through_file=True), stepped(2, through_file=False))

@@ -1,0 +1,252 @@
+"""Proteins as a data type: reading, keys for splits, facts, metrics and rivals. See `domains.contract.Domain`.
+
+A row is a labelled sequence; its column is always called "sequence" in the table, whatever the file calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from domains.baselines import trivial
+from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.metrics import classification_metrics, regression_metrics
+from domains.proteins import mutants, similarity
+from domains.proteins.baselines import composition
+from domains.proteins.readers import Raw, read_raw
+from domains.proteins.residues import cleaned, counted, look_like_dna
+from domains.shared.frames import FrameTable, choose_column
+from domains.shared.targets import bad_targets, class_names, infer_task, target_values
+from trainers.errors import DataError
+
+USUAL_LIMIT = 1022
+"""Residues that ESM-2 was trained on at most (1,024 tokens with start and end); Lin et al. 2023, methods."""
+LENGTH_MARKS = (62, 126, 254, 510, USUAL_LIMIT, 2046)
+PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
+IMBALANCED_SHARE = 0.8
+SLOW_SECONDS = 20.0
+
+
+def read(data: Any, request: Request) -> Reading:
+    """Read FASTA (`request.labels` names the table of labels), CSV, TSV, Parquet or a DataFrame, every row in order.
+
+    With `request.facts` the target may be absent; it is checked only if `request.target` is named (evaluating).
+    Raises DataError for what holds no protein sequences, or no such target.
+    """
+    raw = read_raw(data, request)
+    where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
+    if not len(raw.frame):
+        raise DataError(f"{where}: there is a header but no row.")
+    target, said = _target(raw, request, where)
+    task, notice = _task(raw, target, request)
+    clean = cleaned(raw.frame[raw.sequence].tolist())
+    notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices, *_long_notice(clean.sequences)]
+    _check_dna(clean.sequences, where, notices, training=request.facts is None)
+    bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
+    columns: dict[str, Any] = {"sequence": clean.sequences}
+    if target is not None:
+        classes = request.facts.classes if request.facts else ()
+        bad += bad_targets(raw.frame[target], task, raw.places, comma=raw.comma, classes=classes)
+        columns[target] = target_values(raw.frame[target], task, comma=raw.comma)
+    if request.facts is None:
+        bad += _repeated_ids(raw)
+        notices += _settle_repeats(columns, target, task)
+        notices += _time_notice(clean.sequences)
+    _keep_other(columns, raw, request, where, target)
+    context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
+    table = FrameTable(pd.DataFrame(columns), _ids(raw), target, context)
+    return Reading(table, task, target, tuple(_one_a_row(bad)), tuple(notices))
+
+
+def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
+    """Identical sequences stay together, then relatives by MMseqs2, or variants of one protein by position.
+
+    A column named with --group, or one called "split", is used instead. Raises MissingError without MMseqs2.
+    """
+    stratum = table.target().astype(str) if task == "classification" else None
+    sequences = table.column("sequence").tolist()
+    distinct, code = np.unique(np.asarray(sequences, object), return_inverse=True)
+    if request.group:
+        group = table.column(request.group).astype(str).to_numpy()
+        return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
+    if "split" in table.frame.columns and request.target != "split":
+        given = [PARTS[str(name).strip().lower()] for name in table.column("split")]
+        return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)
+    variants = mutants.aligned_mutants(sequences)
+    if variants is not None:
+        group, because = mutants.position_groups(variants)
+        evidence = {"positions_mutated": int(variants.differs.any(axis=0).sum())}
+        return Keys("grouped", because, group=group, stratum=stratum, evidence=evidence)
+    if fast:
+        because = (
+            "identical sequences stay together; similar ones were not looked for (--fast): scores may be optimistic"
+        )
+        return Keys("grouped", because, group=code, stratum=stratum, evidence={"similarity": "skipped"})
+    found = similarity.families(distinct.tolist())
+    if found.group is None:  # identical rows must stay together all the same
+        return Keys("grouped", found.because, group=code, stratum=stratum, evidence=found.evidence)
+    return Keys(
+        *("grouped", found.because),
+        group=found.group[code],
+        stratum=stratum,
+        links=_of_rows(found.links, code),
+        near=similarity.IDENTITY,
+        evidence=found.evidence,
+    )
+
+
+def describe(train: FrameTable, task: str, request: Request) -> Facts:
+    """Lengths and classes of the training rows."""
+    lengths = train.column("sequence").str.len().to_numpy()
+    target = train.target()
+    classes = class_names(target) if task == "classification" else ()
+    sizes: dict[str, float] = {
+        "longest": int(lengths.max()),
+        "median_residues": float(np.median(lengths)),
+        "total_residues": int(lengths.sum()),
+        **{f"longer_than_{mark}": int((lengths > mark).sum()) for mark in LENGTH_MARKS},
+    }
+    if classes:
+        sizes["largest_share"] = float(np.unique(target.astype(str), return_counts=True)[1].max() / len(target))
+    schema = {"sequence": train.context["sequence"], "id_column": train.context["id_column"]}
+    return Facts("proteins", task, train.target_name, len(train), classes, sizes, schema)
+
+
+def metrics(facts: Facts) -> tuple[Metric, ...]:
+    """Classes: accuracy decides (macro-F1 where one class has over 80 % of the rows). Numbers: Spearman's rank
+    correlation, as measurements of function are ranked (Notin et al. 2023, ProteinGym)."""
+    if facts.task == "classification":
+        return classification_metrics(facts.classes, imbalanced=facts.sizes["largest_share"] > IMBALANCED_SHARE)
+    return regression_metrics(first="spearman")
+
+
+def baselines(facts: Facts) -> tuple[Baseline, ...]:
+    """Majority or mean; then composition, k-mers and positions with a kernel."""
+    return trivial(facts.task), composition(facts.task)
+
+
+def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
+    """The target column, None where predicting; and what to say about it."""
+    if request.facts is not None and request.target is None:
+        return None, []
+    if request.target is not None:
+        flag = "--target"
+        return choose_column(raw.frame, request.target, request.labels or where, flag), []
+    taken = {raw.sequence, raw.id_column, request.group, request.order, "split", None}
+    left = [str(name) for name in raw.frame.columns if name not in taken]
+    if len(left) == 1:
+        return left[0], [f"column {left[0]!r} is predicted: it is the only one besides ids and sequences"]
+    if not left:
+        raise DataError(f"{where}: no column of labels beside the sequences. FASTA: name a table with --labels FILE.")
+    raise DataError(f"{where}: which column is to be predicted? Name it with --target. Columns: {', '.join(left)}.")
+
+
+def _task(raw: Raw, target: str | None, request: Request) -> tuple[str, str]:
+    if request.facts is not None:
+        return request.facts.task, ""
+    assert target is not None
+    return infer_task(raw.frame[target], request.task, comma=raw.comma)
+
+
+def _long_notice(sequences: Sequence[str]) -> list[str]:
+    num_long = sum(len(sequence) > USUAL_LIMIT for sequence in sequences)
+    if not num_long:
+        return []
+    return [
+        f"{num_long:,} of {len(sequences):,} sequences are longer than {USUAL_LIMIT} residues and are cropped there "
+        "(options.max_residues): what follows is not seen"
+    ]
+
+
+def _time_notice(sequences: Sequence[str]) -> list[str]:
+    distinct = set(sequences)
+    num_residues = sum(map(len, distinct))
+    seconds = similarity.seconds_estimate(len(distinct), num_residues, similarity.num_cores())
+    if seconds < SLOW_SECONDS or mutants.aligned_mutants(sequences) is not None:
+        return []
+    return [
+        f"comparing {len(distinct):,} sequences for the split takes about {seconds / 60:.1f} minutes; --fast skips it"
+    ]
+
+
+def _check_dna(sequences: Sequence[str], where: str, notices: list[str], *, training: bool) -> None:
+    if not look_like_dna(sequences):
+        return
+    text = f"{where}: these look like DNA or RNA, not proteins: nearly all have no letters but A, C, G, T, U and N."
+    if training:
+        raise DataError(f"{text} Translate them first, or choose another column or data type.")
+    notices.append(text)
+
+
+def _repeated_ids(raw: Raw) -> list[BadRow]:
+    if raw.id_column is None:
+        return []
+    first: dict[str, int] = {}
+    bad = []
+    for i, name in enumerate(raw.frame[raw.id_column].astype(str)):
+        if name in first:
+            bad.append(BadRow(i, raw.places[i], f"id {name!r} occurs before, at {raw.places[first[name]]}"))
+        first.setdefault(name, i)
+    return bad
+
+
+def _settle_repeats(columns: dict[str, Any], target: str | None, task: str) -> list[str]:
+    """Give identical sequences one number, the mean of theirs; count those whose classes differ."""
+    if target is None:
+        return []
+    rows = pd.DataFrame({"sequence": columns["sequence"], "y": columns[target]})
+    rows = rows[(rows["sequence"] != "") & rows["y"].notna()]
+    groups = rows.groupby("sequence", sort=False)["y"]
+    differ = groups.transform("nunique") > 1
+    if not differ.any():
+        return []
+    num_rows, num_sequences = int(differ.sum()), rows.loc[differ, "sequence"].nunique()
+    what = f"{num_rows:,} rows hold {counted(num_sequences, 'sequence')} with differing values of {target!r}"
+    if task == "classification":
+        return [f"{what}: they stay together in one part, and cannot all be predicted right"]
+    columns[target][differ[differ].index] = groups.transform("mean")[differ]
+    return [f"{what}: each carries the mean of its sequence"]
+
+
+def _keep_other(columns: dict[str, Any], raw: Raw, request: Request, where: str, target: str | None) -> None:
+    """The columns that a split needs."""
+    if request.facts is None:
+        for name in filter(None, (request.group, request.order)):
+            columns.setdefault(name, raw.frame[choose_column(raw.frame, name, where, "--group or --order")])
+        if "split" in raw.frame.columns and target != "split":
+            texts = raw.frame["split"].astype(str).str.strip().str.lower()
+            if texts.isin(list(PARTS)).all() and texts.nunique() > 1:
+                columns["split"] = texts
+
+
+def _ids(raw: Raw) -> np.ndarray:
+    if raw.id_column is None:
+        return np.array([str(i) for i in range(len(raw.frame))], dtype=object)
+    return raw.frame[raw.id_column].astype(str).to_numpy(object)
+
+
+def _one_a_row(bad: Sequence[BadRow]) -> list[BadRow]:
+    """The reasons of each row as one, in the order of the file."""
+    found: dict[int, BadRow] = {}
+    for row in bad:
+        before = found.get(row.position)
+        reason = f"{before.reason}; {row.reason}" if before else row.reason
+        found[row.position] = BadRow(row.position, row.place, reason)
+    return [found[position] for position in sorted(found)]
+
+
+def _of_rows(links: similarity.Links | None, code: np.ndarray) -> similarity.Links | None:
+    """Links between rows from links between distinct sequences; identical ones are 1."""
+    if links is None:
+        return None
+
+    def of_rows(these: np.ndarray, those: np.ndarray) -> np.ndarray:
+        mine, back = np.unique(code[these], return_inverse=True)
+        yours = np.unique(code[those])
+        return np.where(np.isin(mine, yours), 1.0, links(mine, yours))[back]
+
+    return of_rows

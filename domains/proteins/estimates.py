@@ -1,0 +1,39 @@
+"""What a plan says of ESM-2 recipes before training: tokens, memory, cropped sequences, where the weights come from."""
+
+from __future__ import annotations
+
+from domains.contract import Facts
+from domains.proteins.esm2 import NUM_ADDED_TOKENS
+from domains.proteins.esm2_weights import find, random_shape
+from trainers.contract import JSON
+
+
+def weights_facts(spec: str) -> JSON:
+    """Id, revision and sha256 of the weights; the spec alone for random ones. Raises MissingError."""
+    if random_shape(spec):
+        return {"id": spec, "revision": "", "sha256": ""}
+    return {name: value for name, value in find(spec).reference().items() if name != "path"}
+
+
+def random_notes(spec: str) -> list[str]:
+    """A warning where nothing was pretrained."""
+    return [f"{spec}: random weights, nothing pretrained; good for trying out only"] if random_shape(spec) else []
+
+
+def length_notes(facts: Facts, max_residues: int) -> list[str]:
+    """How many of the training sequences are cropped."""
+    longest = facts.sizes["longest"]
+    if longest <= max_residues:
+        return []
+    known = facts.sizes.get(f"longer_than_{max_residues}")
+    count = f"{known:,.0f}" if known is not None else "some"
+    return [
+        f"{count} of {facts.num_rows:,} training sequences are longer than {max_residues} residues and are cropped; "
+        f"the longest has {longest:,.0f} (options.max_residues)"
+    ]
+
+
+def num_tokens_seen(facts: Facts, max_residues: int) -> int:
+    """Tokens of one pass over the training rows, at most: cropping is counted for the longest sequence only."""
+    total = facts.sizes["total_residues"] + NUM_ADDED_TOKENS * facts.num_rows
+    return int(min(total, facts.num_rows * (max_residues + NUM_ADDED_TOKENS)))

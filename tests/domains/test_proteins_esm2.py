@@ -1,0 +1,144 @@
+"""ESM-2 gives fair-esm's numbers from every format, whatever the batch. All checkpoints here are small and random."""
+
+import argparse
+
+import esm
+import numpy as np
+import pytest
+import torch
+
+from domains.proteins.esm2 import (
+    RESIDUE_TOKENS,
+    VOCABULARY,
+    empty_encoder,
+    encoder_roles,
+    esm2_config,
+    num_parameters,
+    pool_residues,
+    pooled,
+    tokens,
+)
+from domains.proteins.esm2_weights import load_encoder, random_shape, read_config
+from trainers.errors import DataError, MissingError, UsageError
+
+LAYERS, WIDTH, HEADS = 3, 48, 3
+SEQUENCES = ["MKTAYIAKQR", "ACDEFGHIKLMNPQRSTVWYXBUZO" * 3, "W"]
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """fair-esm's network, with noise on every weight so that no bias or norm is still at its start."""
+    torch.manual_seed(0)
+    model = esm.ESM2(LAYERS, WIDTH, HEADS, "ESM-1b").eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(scope="module")
+def checkpoints(reference, tmp_path_factory):
+    """The same weights as a fair-esm checkpoint, a bare state_dict, and transformers folders in both file formats."""
+    folder, state = tmp_path_factory.mktemp("weights"), reference.state_dict()
+    settings = argparse.Namespace(
+        encoder_layers=LAYERS, encoder_embed_dim=WIDTH, encoder_attention_heads=HEADS, token_dropout=True
+    )
+    prefixed = {
+        f"encoder.{'' if name.startswith('lm_head') else 'sentence_encoder.'}{name}": value
+        for name, value in state.items()
+    }
+    torch.save({"cfg": {"model": settings}, "model": prefixed}, folder / "esm2_tiny.pt")
+    torch.save(state, folder / "bare.pt")
+    load_encoder(str(folder / "bare.pt")).save_pretrained(folder / "hub")
+    return {"fair": folder / "esm2_tiny.pt", "bare": folder / "bare.pt", "hub": folder / "hub"}
+
+
+def embeddings(encoder, sequences):
+    with torch.no_grad():
+        return pooled(encoder, *tokens(sequences, max_residues=1022))
+
+
+def test_token_numbers_are_those_of_fair_esm(reference):
+    assert list(VOCABULARY) == reference.alphabet.all_toks
+    _, _, expected = reference.alphabet.get_batch_converter()([(str(i), s) for i, s in enumerate(SEQUENCES)])
+    assert torch.equal(tokens(SEQUENCES, max_residues=1022)[0], expected)
+
+
+@pytest.mark.parametrize("form", ["fair", "bare", "hub"])
+def test_embeddings_equal_those_of_fair_esm_with_random_weights_in_every_format(form, reference, checkpoints):
+    convert = reference.alphabet.get_batch_converter()
+    with torch.no_grad():
+        alone = [reference(convert([("", s)])[2], repr_layers=[LAYERS])["representations"][LAYERS] for s in SEQUENCES]
+    expected = torch.stack([states[0, 1:-1].mean(dim=0) for states in alone])
+    found = embeddings(load_encoder(str(checkpoints[form])), SEQUENCES)
+    assert (found - expected).abs().max() < 1e-4
+
+
+def test_an_embedding_does_not_depend_on_what_else_is_in_the_batch(checkpoints):
+    encoder = load_encoder(str(checkpoints["hub"]))
+    together = embeddings(encoder, SEQUENCES)
+    alone = torch.cat([embeddings(encoder, [sequence]) for sequence in SEQUENCES])
+    assert (together - alone).abs().max() < 1e-4
+
+
+def test_pooling_ignores_start_end_and_padding_and_is_exact_on_half_precision_states():
+    _, is_residue = tokens(["AC", "ACD"], max_residues=10)
+    states = torch.full((2, 5, 4), 1e4, dtype=torch.bfloat16)
+    states[0, 1:3], states[1, 1:4] = 2.0, 3.0
+    assert torch.equal(pool_residues(states, is_residue), torch.tensor([[2.0] * 4, [3.0] * 4]))
+
+
+def test_long_sequences_are_cropped_to_the_limit_and_keep_their_end_token():
+    numbers, is_residue = tokens(["A" * 2000, "C"], max_residues=1022)
+    assert numbers.shape == (2, 1024)
+    assert is_residue.sum(dim=1).tolist() == [1022, 1]
+    assert numbers[0, -1] == 2
+
+
+def test_the_formula_counts_the_parameters_of_the_network():
+    config = esm2_config(layers=2, width=32, heads=2)
+    assert num_parameters(config) == sum(p.numel() for p in empty_encoder(config).parameters())
+
+
+def test_every_parameter_has_a_role_and_depth_grows_from_input_to_output():
+    names = [name for name, _ in empty_encoder(esm2_config(layers=2, width=32, heads=2)).named_parameters()]
+    roles = encoder_roles(names, 2)
+    assert sorted(roles) == sorted(names)
+    assert roles["embeddings.word_embeddings.weight"].depth == 0
+    assert {role.depth for role in roles.values()} == {0, 1, 2}
+    assert not [name for name in names if "contact" in name]
+
+
+def test_random_weights_must_be_well_written():
+    assert random_shape("random:6x320") == (6, 320)
+    assert random_shape("facebook/esm2_t6_8M_UR50D") is None
+    for spec in ("random", "random:6", "random:6x100"):
+        with pytest.raises(UsageError, match="LAYERSxWIDTH"):
+            random_shape(spec)
+
+
+def test_a_misspelt_fair_esm_name_is_offered_the_right_one():
+    with pytest.raises(MissingError, match="Did you mean esm2_t6_8M_UR50D"):
+        read_config("esm2_t6_8M_UR50")
+
+
+def test_a_checkpoint_with_a_missing_tensor_is_refused(checkpoints, tmp_path):
+    state = torch.load(checkpoints["bare"], weights_only=True)
+    del state["layers.1.fc1.weight"]
+    torch.save(state, tmp_path / "torn.pt")
+    with pytest.raises(DataError, match=r"torn\.pt: 1 tensors.*encoder\.layer\.1\.intermediate\.dense\.weight"):
+        load_encoder(str(tmp_path / "torn.pt"))
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 30522}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(DataError, match="'bert' model with 30522 tokens"):
+        read_config(str(tmp_path))
+
+
+def test_every_letter_that_reading_lets_through_has_a_token():
+    from domains.proteins.residues import RARE, STANDARD
+
+    assert set(STANDARD + RARE) == set(RESIDUE_TOKENS)
+    assert np.unique(list(RESIDUE_TOKENS.values())).size == 25

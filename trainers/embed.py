@@ -1,0 +1,296 @@
+"""Encode every row once, keep the vectors, fit a small head on them.
+
+The encoder is frozen, so that each row has one vector for good: it is kept in an SQLite file that outlives the run, under
+a key of its content, the encoder's weights and options. The head is trained by the gradient loop on the vectors.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainers.checkpoint import write_json
+from trainers.contract import JSON, Batch, Plan, Predictions, Role, Watch
+from trainers.feed import cuts_of
+from trainers.gradient import GradientLearner
+from trainers.outcome import ClassWeights, Outcome, fit_outcome
+from trainers.settings import Embed
+
+CACHE_FILE, ENCODER_FILE, HEAD = "embeddings.sqlite", "encoder.json", "head"
+# How many vectors one query asks for: SQLite allows 32,766 variables in a statement.
+_ASKED_AT_ONCE = 10_000
+_WAIT_SECONDS = 60.0
+
+
+class Encoder(Protocol):
+    """A frozen network that turns rows into vectors.
+
+    width: of a vector.   identity: what its vectors depend on besides the row (weights, options).
+    reference: plain values by which a finished run finds it again.
+    """
+
+    width: int
+
+    @property
+    def identity(self) -> str: ...
+    @property
+    def reference(self) -> JSON: ...
+    def keys(self, rows: Any) -> list[bytes]:
+        """What each row's vector depends on (its content), the same for equal rows."""
+
+    def sizes(self, rows: Any) -> Sequence[int]:
+        """Cost of each row (tokens)."""
+
+    def encode(self, rows: Any) -> np.ndarray:
+        """(rows, width) float32. The network is loaded at the first call."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """hidden: width of a hidden layer, 0 for a linear head.   dropout: before each layer."""
+
+    hidden: int = 0
+    dropout: float = 0.1
+    class_weights: ClassWeights = "none"
+
+
+class VectorCache:
+    """Vectors by key in one SQLite file, for several processes at once; `path` None keeps them in memory."""
+
+    def __init__(self, path: Path | None) -> None:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self.connection = sqlite3.connect(path or ":memory:", timeout=_WAIT_SECONDS)
+        self.connection.execute("PRAGMA journal_mode=WAL")
+        # A crash of the machine may lose the last batches, never the file; they are only computed again.
+        self.connection.execute("PRAGMA synchronous=NORMAL")
+        self.connection.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+
+    def get(self, keys: Sequence[bytes], width: int) -> dict[bytes, np.ndarray]:
+        """The known vectors of `keys`; of another width than `width` are not known."""
+        found = {}
+        for start in range(0, len(keys), _ASKED_AT_ONCE):
+            asked = keys[start : start + _ASKED_AT_ONCE]
+            marks = ",".join("?" * len(asked))
+            for key, vector in self.connection.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", asked):
+                if len(vector) == 4 * width:
+                    found[key] = np.frombuffer(vector, np.float32)
+        return found
+
+    def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
+        """Keep vectors (keys, width) at once and for good."""
+        rows = [(key, vector.astype(np.float32).tobytes()) for key, vector in zip(keys, vectors, strict=True)]
+        with self.connection:
+            self.connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def embedded(
+    rows: Any,
+    encoder: Encoder,
+    cache: VectorCache,
+    *,
+    num_tokens: int,
+    log: Callable[..., None] | None = None,
+) -> np.ndarray:
+    """(rows, width) float32 vectors; only content that the cache does not know is encoded, and each but once.
+
+    num_tokens: padded tokens of a batch at most, made of rows of like size.   log: gets the progress.
+    """
+    from hashlib import sha256
+
+    identity = encoder.identity.encode()
+    keys = [sha256(identity + b"\0" + key).digest() for key in encoder.keys(rows)]
+    known = cache.get(list(dict.fromkeys(keys)), encoder.width)
+    first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in known}
+    num_known, started = len(known), time.monotonic()
+    for part in _batches(rows, np.array(sorted(first.values()), dtype=np.int64), encoder, num_tokens):
+        vectors = encoder.encode(rows.take(part))
+        names = [keys[i] for i in part]
+        cache.put(names, vectors)
+        known.update(zip(names, vectors, strict=True))
+        if log is not None:
+            log(kind="encoding", done=len(known) - num_known, of=len(first), seconds=time.monotonic() - started)
+    return np.stack([known[key] for key in keys]) if keys else np.empty((0, encoder.width), np.float32)
+
+
+def _batches(rows: Any, positions: np.ndarray, encoder: Encoder, num_tokens: int) -> Iterator[np.ndarray]:
+    """Positions in batches of like size, the longest first: what does not fit in memory shows at once."""
+    sizes = np.asarray(encoder.sizes(rows), dtype=np.int64)[positions]
+    order = np.argsort(sizes, kind="stable")
+    cuts = cuts_of(sizes[order].tolist(), len(order), num_tokens)
+    yield from (positions[part] for part in reversed(np.split(order, cuts)) if len(part))
+
+
+class VectorRows:
+    """Rows with their vectors: a `Rows` whose column "vector" is the matrix; everything else is the rows' own."""
+
+    def __init__(self, rows: Any, vectors: np.ndarray) -> None:
+        assert len(rows) == len(vectors)
+        self.rows, self.vectors = rows, vectors
+
+    @property
+    def ids(self) -> Any:
+        return self.rows.ids
+
+    @property
+    def context(self) -> Mapping[str, Any]:
+        return dict(self.rows.context)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def __getitem__(self, position: int) -> Mapping[str, Any]:
+        return {**self.rows[position], "vector": self.vectors[position]}
+
+    def column(self, name: str) -> Any:
+        return self.vectors if name == "vector" else self.rows.column(name)
+
+    def take(self, positions: Sequence[int] | np.ndarray) -> VectorRows:
+        return VectorRows(self.rows.take(positions), self.vectors[np.asarray(positions, np.int64)])
+
+    def without_target(self) -> VectorRows:
+        return VectorRows(self.rows.without_target(), self.vectors)
+
+    def target(self) -> np.ndarray:
+        return np.asarray(self.rows.target())
+
+
+class EmbedLearner:
+    """Meets `contract.Learner`: encode once, fit a head. Resumes: vectors come from the cache, the head from its snapshot.
+
+    cache: where vectors are kept; set by `fit`, may be set before `predict`. None: nothing is kept.
+    """
+
+    resumable = True
+
+    def __init__(self, plan: Plan, encoder: Encoder, head: Head) -> None:
+        self.plan, self.encoder, self.shape = plan, encoder, head
+        self.settings = Embed.model_validate(plan.settings)
+        self.cache: Path | None = None
+        self.head = GradientLearner(head_plan(plan), self._statistics, make_head)
+
+    def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
+        """Encode what is new, then train the head."""
+        self.cache = watch.cache
+        started = time.monotonic()
+        with closing(self._open()) as cache:
+            learned = VectorRows(train, self._vectors(train, cache, watch.log))
+            checked = None if valid is None else VectorRows(valid, self._vectors(valid, cache, watch.log))
+        seconds = time.monotonic() - started
+        facts = self.head.fit(learned, checked, watch)
+        return {**facts, "seconds_encoding": seconds}
+
+    def predict(self, rows: Any) -> Predictions:
+        """The answer to every row, in order; rows in the cache are not encoded again."""
+        with closing(self._open()) as cache:
+            return self.head.predict(VectorRows(rows, self._vectors(rows, cache)))
+
+    def save(self, folder: Path) -> None:
+        """Write the head, and a reference to the encoder: its weights are not changed, so not copied."""
+        self.head.save(folder / HEAD)
+        write_json(folder / ENCODER_FILE, self.encoder.reference)
+
+    @classmethod
+    def load(cls, plan: Plan, folder: Path, find_encoder: Callable[[JSON], Encoder], head: Head) -> EmbedLearner:
+        """The learner that `save` wrote. find_encoder(reference) finds the encoder again, or raises MissingError."""
+        learner = cls(plan, find_encoder(json.loads((folder / ENCODER_FILE).read_text())), head)
+        learner.head = GradientLearner.load(head_plan(plan), folder / HEAD, make_head)
+        return learner
+
+    def _open(self) -> VectorCache:
+        return VectorCache(None if self.cache is None else self.cache / CACHE_FILE)
+
+    def _vectors(self, rows: Any, cache: VectorCache, log: Callable[..., None] | None = None) -> np.ndarray:
+        return embedded(rows, self.encoder, cache, num_tokens=self.settings.encode_tokens, log=log)
+
+    def _statistics(self, train: VectorRows) -> JSON:
+        """Mean and spread of each dimension, and the targets', from the training rows."""
+        vectors = train.vectors.astype(np.float64)
+        spread = vectors.std(axis=0)
+        outcome = fit_outcome(train.target(), self.plan.facts["classes"], self.shape.class_weights)
+        return {
+            "mean": vectors.mean(axis=0).tolist(),
+            # A dimension that never changes carries nothing; dividing by its rounding noise would make it loud.
+            "std": np.where(spread > 1e-6 * max(spread.max(initial=0.0), 1e-30), spread, 1.0).tolist(),
+            "outcome": outcome.as_json(),
+            "hidden": self.shape.hidden,
+            "dropout": self.shape.dropout,
+        }
+
+
+def head_plan(plan: Plan) -> Plan:
+    """The plan of the head alone: the same with the head's own settings."""
+    return replace(plan, settings=plan.settings["head"])
+
+
+def make_head(statistics: JSON, pretrained: bool) -> HeadTask:
+    """The head as a task; there are no pretrained heads."""
+    return HeadTask(statistics)
+
+
+class HeadNetwork(nn.Module):
+    """Standardise, then a linear layer or one hidden layer. x: (rows, width) -> (rows, outputs)."""
+
+    def __init__(self, statistics: JSON, num_outputs: int) -> None:
+        super().__init__()
+        mean, std = torch.tensor(statistics["mean"]), torch.tensor(statistics["std"])
+        self.mean, self.std = nn.Buffer(mean), nn.Buffer(std)
+        hidden, dropout = statistics["hidden"], statistics["dropout"]
+        layers: list[nn.Module] = [nn.Dropout(dropout)]
+        if hidden:
+            layers += [nn.Linear(len(mean), hidden), nn.GELU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden or len(mean), num_outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers((x - self.mean) / self.std)
+        return out
+
+
+class HeadTask:
+    """Meets `contract.Task` on `VectorRows`."""
+
+    couples_rows = False
+    min_rows = 1
+
+    def __init__(self, statistics: JSON) -> None:
+        self.outcome = Outcome.from_json(statistics["outcome"])
+        self.model: nn.Module = HeadNetwork(statistics, self.outcome.width)
+
+    def roles(self) -> Mapping[str, Role]:
+        return {name: Role("head") for name, _ in self.model.named_parameters()}
+
+    def examples(self, train: VectorRows, folder: Path) -> Sequence[tuple[np.ndarray, Any]]:
+        return list(zip(train.vectors, self.outcome.encoded(train.target()), strict=True))
+
+    def sizes(self, examples: Sequence[Any]) -> None:
+        return None
+
+    def draw(self, examples: Sequence[tuple[np.ndarray, Any]], rngs: Sequence[np.random.Generator]) -> Batch:
+        vectors = torch.from_numpy(np.stack([vector for vector, _ in examples]))
+        encoded = np.array([target for _, target in examples])
+        return Batch((vectors, torch.from_numpy(encoded)), self.outcome.counts(encoded))
+
+    def loss(self, model: nn.Module, inputs: tuple[Tensor, Tensor]) -> Mapping[str, Tensor]:
+        return self.outcome.totals(model(inputs[0]), inputs[1])
+
+    def row_sizes(self, rows: Any) -> None:
+        return None
+
+    def collate(self, rows: Any) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows.column("vector")))
+
+    def predict(self, model: nn.Module, inputs: Tensor) -> Predictions:
+        return self.outcome.predictions(model(inputs))
