@@ -6,7 +6,7 @@ import pytest
 
 from domains.contract import Request
 from domains.proteins import data, similarity
-from domains.proteins.baselines import KmerModel, kmer_features
+from domains.proteins.baselines import HYDROPATHY, KmerModel, kmer_features
 from domains.proteins.mutants import aligned_mutants, position_groups
 from domains.splits import make_split
 from trainers.errors import MissingError
@@ -197,3 +197,15 @@ def test_the_rival_of_variants_knows_the_effect_of_each_position():
     truth = np.where(places == second, effect[places], effect[places] + effect[second])
     model = KmerModel("regression").fit(chains[:120], truth[:120])
     assert np.corrcoef(model.predict(chains[120:]), truth[120:])[0, 1] > 0.9
+
+
+def test_the_rival_of_variants_says_something_of_positions_it_never_saw():
+    rng = np.random.default_rng(12)
+    wild = chain(rng, 60)
+    pairs = [(i, letter) for i in range(60) for letter in rng.choice(AMINO_ACIDS, 6, replace=False)]
+    chains = [wild[:i] + letter + wild[i + 1 :] for i, letter in pairs]
+    truth = np.array([HYDROPATHY[letter] - HYDROPATHY[wild[i]] for i, letter in pairs])
+    seen = np.array([i % 3 > 0 for i, _ in pairs])
+    model = KmerModel("regression").fit([c for c, s in zip(chains, seen, strict=True) if s], truth[seen])
+    found = model.predict([c for c, s in zip(chains, seen, strict=True) if not s])
+    assert np.corrcoef(found, truth[~seen])[0, 1] > 0.9
