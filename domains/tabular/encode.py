@@ -37,10 +37,10 @@ class Encoder:
         kinds = [entry["kind"] for column, entry in self.columns.items() for _ in _names(column, entry)]
         return tuple(position for position, kind in enumerate(kinds) if kind == "category")
 
-    def matrix(self, rows: Table) -> np.ndarray:
-        """(rows, features) float32, NaN where missing."""
+    def matrix(self, rows: Table, dtype: Any = np.float32) -> np.ndarray:
+        """(rows, features) of `dtype`, NaN where missing."""
         parts = [part for name, entry in self.columns.items() for part in _encoded(rows.column(name), entry)]
-        matrix = np.empty((len(rows), len(parts)), np.float32)
+        matrix = np.empty((len(rows), len(parts)), dtype)
         for position, part in enumerate(parts):
             matrix[:, position] = part
         return matrix

@@ -120,10 +120,10 @@ def test_hours_of_audio_outweigh_the_number_of_clips() -> None:
 
 
 def test_a_planned_winner_is_named_with_the_nearest_ready_recipe_as_next_command() -> None:
-    answer = zoo.recommend("tabular", n=200_000)
+    answer = zoo.recommend("images", n=200_000)
     assert answer.recipe.status == "planned"
-    assert answer.nearest_ready.name == "tabular/xgboost"
-    assert answer.next_command.startswith("zoo train tabular/xgboost ")
+    assert answer.nearest_ready.name == "images/cnn-finetune"
+    assert answer.next_command.startswith("zoo train images/cnn-finetune ")
 
 
 def test_a_planned_winner_never_points_at_a_recipe_for_another_task() -> None:
