@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, load_model, save_file, save_model
 
 from trainers.contract import JSON
-from trainers.optim import load_optimizer_tensors, optimizer_tensors
+from trainers.optim import load_optimizer_memory, optimizer_memory
 
 MANIFEST, MARKER = "manifest.json", "COMPLETE"
 NUM_NEWEST = 2
@@ -119,8 +119,9 @@ class Snapshots:
 
     def write(self, state: JSON, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Keep all that exact continuing needs. `state` holds `step`, and `best_step` or None."""
-        tensors = {**optimizer_tensors(optimizer), **torch_rng_states()}
-        values = {"training": state, "rng": host_rng_states()}
+        memory, tensors = optimizer_memory(optimizer)
+        tensors |= torch_rng_states()
+        values = {"training": state, "rng": host_rng_states(), "optimizer": memory}
         write_folder(
             self.path(state["step"]),
             {
@@ -136,8 +137,8 @@ class Snapshots:
         """Set model, optimizer and every source of chance to what `write` found, and return its `state`."""
         self.restore_model(folder, model)
         tensors = load_file(folder / "optimizer.safetensors")
-        load_optimizer_tensors(optimizer, {k: v for k, v in tensors.items() if not k.startswith(RNG)})
         values = read_state(folder)
+        load_optimizer_memory(optimizer, values["optimizer"], tensors)
         set_rng_states(values["rng"], tensors)
         return dict(values["training"])
 

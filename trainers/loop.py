@@ -32,7 +32,7 @@ from trainers.errors import DataError, InterruptedByUser, StoppedError, UsageErr
 from trainers.feed import Ahead, Drawn, Feed, total_counts
 from trainers.guard import LossReader, Reading, Smoothed, check_loss
 from trainers.precision import Network, matmul_precision, placed
-from trainers.schedule import Budget, crosses_mark, is_affordable, lr_factor
+from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
 from trainers.settings import Gradient
 
 SECONDS_BETWEEN_LINES = 1.0
@@ -114,7 +114,8 @@ def train(
             if is_frozen != (state.step < num_frozen_steps):
                 is_frozen = not is_frozen
                 optim.set_head_only(optimizer, is_frozen)
-            factor = lr_factor(budget.progress_within(state.step, state.seconds), settings)
+            within = budget.progress_within(state.step, state.seconds)
+            factor = lr_factor(within, settings)
 
             window = ahead.take(state.step)
             # Counts first: micro-batches hold different numbers of labels, and a mean of their means would weigh
@@ -126,7 +127,7 @@ def train(
                 if settings.clip is not None:
                     norm = torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
                 note(losses.read(state.step + 1, loss, settings.lr * factor, norm))
-                optim.set_lr(optimizer, factor)
+                optim.set_rates(optimizer, factor, decay_factor(within, settings), momentum_at(within, settings))
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             else:

@@ -13,11 +13,14 @@ Sources: Jordan et al. 2024 (Muon), https://kellerjordan.github.io/posts/muon; A
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
+
+from trainers.schedule import MOMENTUM_START
 
 Coefficients = Sequence[tuple[float, float, float]]
 
@@ -35,7 +38,7 @@ POLAR_EXPRESS: Coefficients = tuple((a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5
 NEWTON_SCHULZ: Coefficients = ((3.4445, -4.7750, 2.0315),) * 5
 """The constant quintic of the first Muon, as torch.optim.Muon has it; for comparison."""
 
-MOMENTUM_START, MOMENTUM_WARMUP_STEPS = 0.85, 300
+MOMENTUM_WARMUP_STEPS = 300
 # Typed loosely: torch's stubs do not know a 0-d tensor as the weight.
 _lerp: Any = torch._foreach_lerp
 _lerp_in_place: Any = torch._foreach_lerp_
@@ -181,17 +184,20 @@ class MuonAdamW(torch.optim.Optimizer):
         by_shape: dict[tuple[int, ...], list[Tensor]] = {}
         for parameter in parameters:
             by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
+        # Filled on the device: a number copied from the host would have to be waited for.
+        number = partial(torch.full, (), dtype=torch.float32, device=parameters[0].device)
         for same in by_shape.values():
             states = [self._muon_state(parameter) for parameter in same]
-            momentum = momentum_at(int(states[0]["step"]), self.momentum)
+            # Given by a schedule of progress, or else warmed up by steps.
+            momentum = group.get("momentum") or momentum_at(int(states[0]["step"]), self.momentum)
             self._muon_function(same[0])(
                 same,
                 [parameter.grad for parameter in same],
                 [state["moment"] for state in states],
                 [state["neuron_moment"] for state in states],
-                lr=torch.tensor(group["lr"], device=same[0].device),
-                weight_decay=torch.tensor(group["weight_decay"], device=same[0].device),
-                momentum=torch.tensor(momentum, device=same[0].device),
+                lr=number(group["lr"]),
+                weight_decay=number(group["weight_decay"]),
+                momentum=number(momentum),
                 beta2=self.beta2,
                 cautious=self.cautious,
                 coefficients=self.coefficients,

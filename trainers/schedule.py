@@ -12,6 +12,8 @@ from typing import Literal
 from trainers.settings import Gradient
 
 DEFAULT_EPOCHS = 10.0
+MOMENTUM_START = 0.85
+"""Where a momentum that is warmed up begins: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon."""
 EVALUATION_SHARE = 0.1
 """Evaluating may take this share of the training time where a budget in seconds leaves the number of epochs open."""
 
@@ -27,6 +29,19 @@ def lr_factor(progress: float, settings: Gradient) -> float:
     if settings.schedule == "wsd":
         return rise * (floor + (1 - floor) * root_fall(share_after(progress, 1 - settings.warmdown)))
     return rise
+
+
+def decay_factor(progress: float, settings: Gradient) -> float:
+    """The weight decay at `progress` as a share of its peak."""
+    return 1 - progress if settings.decay_schedule == "linear" else 1.0
+
+
+def momentum_at(progress: float, settings: Gradient) -> float | None:
+    """The momentum at `progress`; None where the settings leave it to the optimizer."""
+    if settings.momentum_warmup == 0:
+        return None
+    start, peak = min(MOMENTUM_START, settings.momentum), settings.momentum
+    return start + (peak - start) * min(1.0, progress / settings.momentum_warmup)
 
 
 def share_after(progress: float, start: float) -> float:

@@ -98,7 +98,7 @@ def test_weights_buffers_memory_and_chance_come_back_bit_by_bit(snapshots):
     assert twin.num_seen == 2
     assert twin.out.weight is twin.embed.weight
     assert torch.equal(twin.embed.weight, model.embed.weight)
-    memory, copied = optim.optimizer_tensors(optimizer), optim.optimizer_tensors(other)
+    memory, copied = optim.optimizer_memory(optimizer)[1], optim.optimizer_memory(other)[1]
     assert memory.keys() == copied.keys() == {f"embed.weight/{key}" for key in ("step", "exp_avg", "exp_avg_sq")}
     assert all(torch.equal(memory[key], copied[key]) for key in memory)
 

@@ -59,6 +59,8 @@ VARIANTS = {
     "batch norm": ({}, {"norm": True}),
     "augmented": ({}, {"noise": 0.5}),
     "sgd": ({"optimizer": "sgd"}, {}),
+    "muon": ({"optimizer": "muon+adamw"}, {"dropout": 0.3}),
+    "soap": ({"optimizer": "soap"}, {}),
     "frozen at first": ({"freeze_epochs": 1.5}, {"dropout": 0.3}),
     "best": ({"keep": "best", "evaluations": 5, "patience": 4}, {"dropout": 0.3}),
     "mid-epoch saves": ({"save_steps": 3}, {"dropout": 0.3, "noise": 0.5}),
