@@ -13,11 +13,9 @@ What happens in a step, in order; to know more, open `feed` (which examples), `o
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -26,37 +24,18 @@ from typing import Any
 import torch
 
 from trainers import optim
-from trainers.checkpoint import Snapshots, damage
+from trainers.averages import averages_of
+from trainers.checkpoint import Snapshots
+from trainers.choice import Evaluate, judge, keep_best
 from trainers.contract import JSON, Batch, Machine, Task, Watch
 from trainers.errors import DataError, InterruptedByUser, StoppedError, UsageError, ZooError
 from trainers.feed import Ahead, Drawn, Feed, total_counts
-from trainers.guard import LossReader, Reading, Smoothed, check_loss
+from trainers.guard import LossReader, Reading, check_loss
 from trainers.precision import Network, matmul_precision, placed
+from trainers.progress import StepLines, rare_collections, summary
 from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
 from trainers.settings import Gradient
-
-SECONDS_BETWEEN_LINES = 1.0
-STEPS_BETWEEN_COLLECTIONS = 5000
-
-
-@dataclass
-class State:
-    """Where training stands; all of it goes into a snapshot. `step` counts the steps that are done."""
-
-    seed: int
-    num_examples: int
-    batch_size: int
-    step: int = 0
-    num_samples: int = 0
-    num_skipped: int = 0
-    seconds: float = 0.0
-    seconds_evaluating: float = 0.0
-    seconds_compiling: float = 0.0
-    num_evaluations: int = 0
-    num_without_gain: int = 0
-    best_step: int | None = None
-    best_score: float | None = None
-    smoothed: Smoothed = field(default_factory=Smoothed)
+from trainers.state import State
 
 
 def train(
@@ -67,7 +46,7 @@ def train(
     machine: Machine,
     seed: int,
     watch: Watch,
-    evaluate: Callable[[], float | None] | None,
+    evaluate: Evaluate | None,
     snapshots: Snapshots,
     snapshot: Path | None,
 ) -> JSON:
@@ -84,9 +63,10 @@ def train(
     optimizer = optim.make_optimizer(model, task.roles(), settings)
     parameters = optim.all_parameters(optimizer)
     network, losses = Network(model, settings, machine, watch.log), LossReader(device)
+    averages = averages_of(optimizer, settings)
     state = State(seed, len(feed.examples), settings.batch_size)
     if snapshot is not None:
-        state = continued(state, snapshots.restore(snapshot, model, optimizer))
+        state.become(snapshots.restore(snapshot, model, optimizer, averages))
         watch.log(kind="resume", step=state.step, folder=snapshot.name)
     lines = StepLines(watch.log, state)
     num_frozen_steps, is_frozen = round(settings.freeze_epochs * feed.steps_per_epoch), False
@@ -101,12 +81,16 @@ def train(
             check_loss(reading, max_loss=settings.max_loss, usual=state.smoothed.value, peak_lr=settings.lr)
             state.smoothed.add(reading.loss)
 
+    def save() -> None:
+        note(losses.rest())
+        snapshots.write(asdict(state), model, optimizer, averages)
+
     model.train()
-    with Ahead(drawn) as ahead, matmul_precision(settings.precision, machine), rare_collections() as collect:
+    with snapshots, Ahead(drawn) as ahead, matmul_precision(settings.precision, machine), rare_collections() as collect:
         while (ended := why_ended(state, budget, settings)) is None:
             if reason := watch.should_stop():
-                note(losses.rest())
-                snapshots.write(asdict(state), model, optimizer)
+                save()
+                snapshots.wait()
                 raise stopped(reason, state.step)
 
             began, num_graphs = time.perf_counter(), network.num_graphs
@@ -130,6 +114,8 @@ def train(
                 optim.set_rates(optimizer, factor, decay_factor(within, settings), momentum_at(within, settings))
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
+                if averages is not None:
+                    averages.update(state.step)
             else:
                 state.num_skipped += 1
                 watch.log(kind="warning", text=f"Step {state.step + 1} skipped: none of its examples has a label.")
@@ -148,15 +134,14 @@ def train(
             is_due = evaluation_is_due(state, before, progress, settings, budget, feed.steps_per_epoch)
             if is_due:
                 note(losses.rest())
-                judge(state, evaluate, watch)
+                judge(state, evaluate, watch, model, averages)
                 model.train()
             if is_due or (settings.save_steps and state.step % settings.save_steps == 0):
-                note(losses.rest())
-                snapshots.write(asdict(state), model, optimizer)
+                save()
 
-    kept = keep_best(state, settings, model, snapshots)
+    kept = keep_best(state, settings, model, snapshots, averages)
     return {
-        **summary(state, model, feed),
+        **summary(state, model, feed.steps_per_epoch),
         "compiled_graphs": network.num_graphs,
         "kept": kept,
         "stopped_because": ended,
@@ -244,128 +229,7 @@ def evaluation_is_due(
     return budget.name != "seconds" or is_affordable(state.seconds_evaluating, state.num_evaluations, state.seconds)
 
 
-def judge(state: State, evaluate: Callable[[], float | None] | None, watch: Watch) -> None:
-    """Score the model, and note whether it is the best so far."""
-    if evaluate is None:
-        return
-    began = time.perf_counter()
-    score = evaluate()
-    state.seconds_evaluating += time.perf_counter() - began
-    state.num_evaluations += 1
-    if score is None or score != score:
-        watch.log(kind="warning", text=f"{watch.metric} is undefined at step {state.step}: it cannot choose weights.")
-        return
-    best = state.best_score
-    if best is None or (score > best if watch.higher_is_better else score < best):
-        state.best_step, state.best_score, state.num_without_gain = state.step, float(score), 0
-    else:
-        state.num_without_gain += 1
-    watch.log(kind="eval", step=state.step, metric=watch.metric, score=float(score), best=state.best_score)
-
-
-def keep_best(state: State, settings: Gradient, model: torch.nn.Module, snapshots: Snapshots) -> str:
-    """Give the model the weights of its best evaluation if the settings say so; returns "best" or "last"."""
-    if settings.keep == "last" or state.best_step is None:
-        return "last"
-    if state.best_step != state.step:
-        folder = snapshots.path(state.best_step)
-        if reason := damage(folder):
-            raise ZooError(
-                f"The best weights, in {folder}, cannot be used: {reason}. Train again, or --set train.keep=last"
-            )
-        snapshots.restore_model(folder, model)
-    return "best"
-
-
-def summary(state: State, model: torch.nn.Module, feed: Feed) -> JSON:
-    """The figures of a finished training."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return {
-        "num_steps": state.step,
-        "num_epochs": state.step / feed.steps_per_epoch,
-        "num_samples": state.num_samples,
-        "num_skipped_steps": state.num_skipped,
-        "num_evaluations": state.num_evaluations,
-        "num_parameters": sum(size for size, _ in sizes),
-        "num_trained_parameters": sum(size for size, is_trained in sizes if is_trained),
-        "seconds_train": state.seconds,
-        "seconds_evaluate": state.seconds_evaluating,
-        "seconds_compile": state.seconds_compiling,
-        "samples_per_second": state.num_samples / max(state.seconds + state.seconds_compiling, 1e-9),
-        "train_loss": state.smoothed.value,
-        "best_step": state.best_step,
-        "best_score": state.best_score,
-    }
-
-
-def continued(fresh: State, saved: JSON) -> State:
-    """The saved state. Raises UsageError where the same steps would now mean other examples."""
-    for name in ("seed", "num_examples", "batch_size"):
-        if saved[name] != getattr(fresh, name):
-            raise UsageError(
-                f"The snapshot was made with {name}={saved[name]}, now it is {getattr(fresh, name)}: it cannot be "
-                "continued exactly. Use the old value, or start a new run."
-            )
-    return State(**{**saved, "smoothed": Smoothed(**saved["smoothed"])})
-
-
 def stopped(reason: str, step: int) -> ZooError:
     """The error that ends a run which was asked to stop."""
     text = f"Training was stopped ({reason}) after step {step}; everything is saved. Go on with: zoo resume RUN"
     return InterruptedByUser(text) if reason == "interrupt" else StoppedError(text)
-
-
-class StepLines:
-    """One "step" event a second at most, and one for the last step."""
-
-    def __init__(self, log: Callable[..., None], state: State) -> None:
-        self.log, self.state = log, state
-        self.norm: float | None = None
-        self.said_at, self.samples, self.seconds = float("-inf"), state.num_samples, self._seconds()
-
-    def write(self, progress: float, lr: float, *, is_last: bool) -> None:
-        """Tell of the step that is done, if it is time to."""
-        now = time.perf_counter()
-        if now - self.said_at < SECONDS_BETWEEN_LINES and not is_last:
-            return
-        state, seconds = self.state, self._seconds() - self.seconds
-        facts = {
-            "loss": state.smoothed.value,
-            "lr": lr,
-            "grad_norm": self.norm,
-            "samples_per_second": (state.num_samples - self.samples) / max(seconds, 1e-9),
-            "last": is_last or None,
-        }
-        known = {name: value for name, value in facts.items() if value is not None}
-        self.log(kind="step", step=state.step, progress=progress, **known)
-        self.said_at, self.samples, self.seconds = now, state.num_samples, self._seconds()
-
-    def _seconds(self) -> float:
-        return self.state.seconds + self.state.seconds_compiling
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[Callable[[int], None]]:
-    """Yield a function to call after each step: garbage is collected after the first and every few thousand steps.
-
-    Collecting at its own times costs several milliseconds among a model's many objects. Afterwards all is as before.
-    """
-    was_enabled, num_calls = gc.isenabled(), 0
-
-    def collect(step: int) -> None:
-        nonlocal num_calls
-        num_calls += 1
-        if num_calls == 1:
-            gc.collect()
-            gc.freeze()
-            gc.disable()
-        elif step % STEPS_BETWEEN_COLLECTIONS == 0:
-            gc.collect()
-
-    try:
-        yield collect
-    finally:
-        if num_calls:
-            gc.unfreeze()
-        if was_enabled:
-            gc.enable()

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from trainers import optim
 from trainers.checkpoint import MARKER, Snapshots, damage, write_folder, write_json
 from trainers.contract import Role
+from trainers.errors import DoesNotFitError
 from trainers.settings import Gradient
 
 
@@ -151,3 +153,43 @@ def test_what_a_kill_left_unfinished_is_no_snapshot(snapshots):
 
 def test_without_snapshots_there_is_no_newest(snapshots):
     assert snapshots.newest() is None
+
+
+def test_training_goes_on_while_a_snapshot_is_written(snapshots, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr("trainers.checkpoint.sync", lambda path: go_on.wait(10))
+    model, optimizer = trained()
+    with snapshots:
+        snapshots.write(state(2), model, optimizer)
+        before = model.embed.weight.detach().clone()
+        with torch.no_grad():
+            model.embed.weight.add_(1)
+        assert snapshots.newest() is None, "it is still being written"
+        go_on.set()
+    snapshots.restore_model(snapshots.path(2), model)
+    assert torch.equal(model.embed.weight, before), "what was copied when it was asked for"
+
+
+def test_a_full_disk_is_said_at_the_next_snapshot_or_at_the_end(snapshots, monkeypatch):
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trainers.checkpoint.sync", full)
+    with pytest.raises(DoesNotFitError, match=r"No space left on device.*Make room"), snapshots:
+        snapshots.write(state(1), *trained())
+    with pytest.raises(KeyError), snapshots:  # another error comes first
+        raise snapshots.write(state(1), *trained()) or KeyError
+    assert "No space left" in snapshots.events[-1]["text"]
+
+
+def test_a_snapshot_of_another_model_names_where_they_differ(snapshots):
+    snapshots.write(state(1), *trained())
+    with pytest.raises(ValueError, match="another model; they differ in bias"):
+        snapshots.restore_model(snapshots.path(1), nn.Linear(4, 6))
+
+
+def test_a_snapshot_is_replaced_without_a_moment_in_which_there_is_none(tmp_path, monkeypatch):
+    write_folder(tmp_path / "a", {"x.json": lambda path: write_json(path, 1)})
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    write_folder(tmp_path / "a", {"x.json": lambda path: write_json(path, 2)})
+    assert json.loads((tmp_path / "a.old.tmp" / "x.json").read_text()) == 1

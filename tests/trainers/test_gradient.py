@@ -61,6 +61,9 @@ VARIANTS = {
     "sgd": ({"optimizer": "sgd"}, {}),
     "muon": ({"optimizer": "muon+adamw"}, {"dropout": 0.3}),
     "soap": ({"optimizer": "soap"}, {}),
+    "averaged": ({"ema": 0.9, "keep": "best"}, {"dropout": 0.3}),
+    "averaged to the last": ({"ema": 0.9}, {}),
+    "schedule-free": ({"optimizer": "schedule-free", "keep": "best"}, {"norm": True}),
     "frozen at first": ({"freeze_epochs": 1.5}, {"dropout": 0.3}),
     "best": ({"keep": "best", "evaluations": 5, "patience": 4}, {"dropout": 0.3}),
     "mid-epoch saves": ({"save_steps": 3}, {"dropout": 0.3, "noise": 0.5}),
@@ -110,7 +113,8 @@ def test_killed_with_sigkill_in_its_second_epoch_and_resumed_the_bits_are_the_sa
     watch = ToyWatch(tmp_path / "killed")
     resumed.fit(vector_rows(45), vector_rows(20, 1), watch)
     whole.fit(vector_rows(45), vector_rows(20, 1), ToyWatch(tmp_path / "whole"))
-    assert [event["step"] for event in watch.of_kind("resume")] == [8]
+    # Step 8's snapshot was given to the thread just before the kill: it is there as a whole or not at all.
+    assert watch.of_kind("resume")[0]["step"] in (6, 8)
     assert_same_bits(resumed, whole)
 
 
