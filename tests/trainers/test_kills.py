@@ -71,7 +71,7 @@ def killed_often(folder, num_kills, seed=0):
         process.stdin.flush()
         line = process.stdout.readline()
         child = int(re.fullmatch(r"started (\d+)\n", line).group(1))
-        time.sleep(0.05 + 0.25 * rng.random())
+        time.sleep(0.2 + 0.6 * rng.random())
         os.kill(child, signal.SIGKILL)
         assert process.stdout.readline() == "ended\n", "the run ended in an error of its own"
         steps = [int(path.name[5:]) for path in (folder / "checkpoints").glob("step-????????")]
@@ -95,7 +95,7 @@ def finished(folder, steps):
 def check_kills(tmp_path, num_kills):
     newest = killed_often(tmp_path / "killed", num_kills)
     assert newest == sorted(newest), "no kill costs a step that an earlier snapshot had"
-    assert newest[-1] > num_kills
+    assert newest[-1] >= num_kills // 2
     steps = newest[-1] + 5
     resumed, watch = finished(tmp_path / "killed", steps)
     assert len(watch.of_kind("resume")) == 1
