@@ -26,14 +26,23 @@ SETTINGS = {
     "warmup": 0,
 }
 
+
+@pytest.fixture(autouse=True)
+def without_what_only_long_runs_need(monkeypatch):
+    """The children sync as always; these runs are only compared with them."""
+    monkeypatch.setattr("trainers.checkpoint.sync", lambda path: None)
+    monkeypatch.setattr("gc.collect", lambda: 0)
+
+
 # One interpreter forks a child a try: starting Python with torch anew would take ten seconds each.
 SCRIPT = """
-import os, signal, sys
+import gc, os, sys
 import torch
 from pathlib import Path
 from toys import *
 from trainers.gradient import GradientLearner
 torch.set_num_threads(1)
+gc.collect = lambda: 0  # the first collection after a fork copies all of torch
 def run(folder, steps):
     settings = {**%r, "steps": steps}
     learner = GradientLearner(plan_of(settings), vector_statistics, lambda s, p: VectorTask(s, dropout=0.3))
@@ -71,14 +80,25 @@ def killed_often(folder, num_kills, seed=0):
         process.stdin.flush()
         line = process.stdout.readline()
         child = int(re.fullmatch(r"started (\d+)\n", line).group(1))
-        time.sleep(0.2 + 0.6 * rng.random())
+        wait_for_snapshot_after(newest[-1] if newest else 0, folder)
+        time.sleep(0.15 * rng.random())
         os.kill(child, signal.SIGKILL)
         assert process.stdout.readline() == "ended\n", "the run ended in an error of its own"
-        steps = [int(path.name[5:]) for path in (folder / "checkpoints").glob("step-????????")]
-        newest.append(max(steps, default=0))
+        newest.append(newest_step(folder))
     process.stdin.close()
     process.wait()
     return newest
+
+
+def newest_step(folder):
+    return max((int(path.name[5:]) for path in (folder / "checkpoints").glob("step-????????")), default=0)
+
+
+def wait_for_snapshot_after(step, folder):
+    until = time.monotonic() + 60
+    while newest_step(folder) <= step:
+        assert time.monotonic() < until, f"no snapshot after {step} within a minute"
+        time.sleep(0.002)
 
 
 def finished(folder, steps):
@@ -95,7 +115,6 @@ def finished(folder, steps):
 def check_kills(tmp_path, num_kills):
     newest = killed_often(tmp_path / "killed", num_kills)
     assert newest == sorted(newest), "no kill costs a step that an earlier snapshot had"
-    assert newest[-1] >= num_kills // 2
     steps = newest[-1] + 5
     resumed, watch = finished(tmp_path / "killed", steps)
     assert len(watch.of_kind("resume")) == 1
