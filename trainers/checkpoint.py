@@ -4,8 +4,8 @@
     checkpoints/step-00000120/     model.safetensors  optimizer.safetensors  state.json  manifest.json  COMPLETE
                                    averages.safetensors (with train.ema or a schedule-free optimizer)
 
-Everything is copied first and written by a thread while training goes on. The two newest stay, and the best one that
-each of them names. Only safetensors and JSON.
+Everything is copied first and written by a thread while training goes on. The two newest stay, the best one that each
+of them names, and one to go back to when the loss rises. Only safetensors and JSON.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from trainers.optim import load_optimizer_memory, optimizer_memory
 MANIFEST, MARKER = "manifest.json", "COMPLETE"
 NUM_NEWEST = 2
 """The newest, and the one before should the newest be torn."""
+STEPS_BACK = 30
+"""How much older than the newest a snapshot must be for going back to it: see `rollback`."""
 RNG = "rng."
 """Prefix of torch's random states among the optimizer's tensors."""
 
@@ -159,6 +161,16 @@ class Snapshots:
             self.say(kind="warning", text=f"Snapshot {folder.name} is not used: {reason}. Trying the one before it.")
         return None
 
+    def newest_until(self, step: int) -> Path | None:
+        """The newest snapshot that is whole and not later than `step`."""
+        return next((each for each in reversed(self._all()) if each <= self.path(step) and not damage(each)), None)
+
+    def drop_after(self, folder: Path) -> None:
+        """Remove the snapshots that are later than the one in `folder`."""
+        for later in self._all():
+            if later > folder:
+                shutil.rmtree(later)
+
     def write(
         self, state: JSON, model: torch.nn.Module, optimizer: torch.optim.Optimizer, averages: Averages | None = None
     ) -> None:
@@ -210,10 +222,17 @@ class Snapshots:
     def _all(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*") if path.suffix != ".tmp")
 
+    def _to_go_back_to(self) -> list[Path]:
+        """The newest snapshot that is STEPS_BACK older than the last, and the next, which will follow it in that."""
+        every = self._all()
+        border = self.path(max(0, int(every[-1].name.removeprefix("step-")) - STEPS_BACK))
+        num_old = sum(each <= border for each in every)
+        return every[max(0, num_old - 1) : num_old + 1]
+
     def _prune(self) -> None:
         newest = self._all()[-NUM_NEWEST:]
         best = {read_state(folder)["training"]["best_step"] for folder in newest if not is_torn(folder)}
-        kept = {*newest, *(self.path(step) for step in best if step is not None)}
+        kept = {*newest, *(self.path(step) for step in best if step is not None), *self._to_go_back_to()}
         for folder in self._all():
             if folder not in kept:
                 shutil.rmtree(folder)

@@ -128,6 +128,23 @@ def set_head_only(optimizer: torch.optim.Optimizer, head_only: bool) -> None:
             parameter.requires_grad_(is_head or not head_only)
 
 
+def step(optimizer: torch.optim.Optimizer, skip: bool | torch.Tensor) -> None:
+    """Move the parameters unless `skip`. On a device `skip` is a tensor, which optimizers with the marks of automatic
+    mixed precision obey there; others make the host wait for it."""
+    if isinstance(skip, torch.Tensor) and getattr(optimizer, "_step_supports_amp_scaling", False):
+        optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not bool(skip):
+        optimizer.step()
+
+
+def gradient_norm(parameters: Iterable[torch.nn.Parameter], clip: float | None) -> torch.Tensor:
+    """The norm of all gradients together, which are then clipped to `clip`, if given."""
+    if clip is not None:
+        return torch.nn.utils.clip_grad_norm_(parameters, clip)
+    return torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+
+
 def all_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
     """Every parameter of every group."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

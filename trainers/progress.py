@@ -24,6 +24,7 @@ def summary(state: State, model: torch.nn.Module, steps_per_epoch: int) -> JSON:
         "num_epochs": state.step / steps_per_epoch,
         "num_samples": state.num_samples,
         "num_skipped_steps": state.num_skipped,
+        "num_rollbacks": state.num_rollbacks,
         "num_evaluations": state.num_evaluations,
         "num_parameters": sum(size for size, _ in sizes),
         "num_trained_parameters": sum(size for size, is_trained in sizes if is_trained),
@@ -42,10 +43,9 @@ class StepLines:
 
     def __init__(self, log: Callable[..., None], state: State) -> None:
         self.log, self.state = log, state
-        self.norm: float | None = None
         self.said_at, self.samples, self.seconds = float("-inf"), state.num_samples, self._seconds()
 
-    def write(self, progress: float, lr: float, *, is_last: bool) -> None:
+    def write(self, progress: float, lr: float, norm: float | None, *, is_last: bool) -> None:
         """Tell of the step that is done, if it is time to."""
         now = time.perf_counter()
         if now - self.said_at < SECONDS_BETWEEN_LINES and not is_last:
@@ -54,7 +54,7 @@ class StepLines:
         facts = {
             "loss": state.smoothed.value,
             "lr": lr,
-            "grad_norm": self.norm,
+            "grad_norm": norm,
             "samples_per_second": (state.num_samples - self.samples) / max(seconds, 1e-9),
             "last": is_last or None,
         }

@@ -76,17 +76,24 @@ class Budget:
         epochs = DEFAULT_EPOCHS if settings.epochs is None else settings.epochs
         return cls("epochs", max(1, round(epochs * steps_per_epoch)))
 
-    def progress(self, steps: float, seconds: float) -> float:
-        """Progress in [0, 1] after `steps` steps and `seconds` of training time."""
-        return min(1.0, (seconds if self.name == "seconds" else steps) / self.amount)
+    def progress(self, steps: float, seconds: float, step_seconds: float = 0.0) -> float:
+        """Progress in [0, 1] after `steps` steps and `seconds` of training time, of which a step takes `step_seconds`.
 
-    def progress_within(self, step: int, seconds: float) -> float:
+        A budget in seconds is used up when another step would end farther beyond it than this one ends before it.
+        """
+        if self.name != "seconds":
+            return min(1.0, steps / self.amount)
+        return 1.0 if seconds + step_seconds / 2 >= self.amount else seconds / self.amount
+
+    def progress_within(self, step: int, seconds: float, step_seconds: float = 0.0) -> float:
         """Progress in the middle of step number `step` (from 0).
 
         The middle, because at the start of the first step a warm-up, and at the end of the last one a fall to zero,
-        would waste that step on a learning rate of 0. Of seconds the middle of a step is not known.
+        would waste that step on a learning rate of 0.
         """
-        return self.progress(step + 0.5, seconds)
+        if self.name != "seconds":
+            return self.progress(step + 0.5, seconds)
+        return min(1.0, (seconds + step_seconds / 2) / self.amount)
 
 
 def crosses_mark(before: float, after: float, num_marks: int) -> bool:

@@ -83,12 +83,17 @@ class Gradient(_Settings):
     final_lr: float = Field(0.0, ge=0, le=1, description="last lr as a share of the peak")
     clip: float | None = Field(1.0, gt=0, description="gradient norm at most; None: no clipping")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of averaged weights; None: no average")
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     evaluations: int | None = Field(None, gt=0, description="how many over the run; None: once an epoch")
     patience: int | None = Field(None, gt=0, description="evaluations without gain before stopping")
     save_steps: int | None = Field(None, gt=0, description="also snapshot every so many steps")
     keep: Literal["best", "last"] = "best"
+    guard: bool = Field(True, description="skip outlying steps and go back when the loss stays high; False: end")
+    rollback_lr: float = Field(1.0, gt=0, le=1, description="lr factor after going back, rising to 1 in 200 steps")
+    checkpoint_activations: bool = Field(False, description="compute activations twice to save memory")
+    profile: bool = Field(False, description="trace a few steps: profile/ in the run folder")
+    watch_activations: bool = Field(False, description="statistics of each layer: activations.jsonl")
     max_loss: float = Field(100.0, gt=0, description="mean loss above which training is called diverged")
 
     @model_validator(mode="before")

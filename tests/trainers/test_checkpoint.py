@@ -108,11 +108,22 @@ def test_weights_buffers_memory_and_chance_come_back_bit_by_bit(snapshots):
 def test_the_two_newest_stay_and_the_best_of_each(snapshots):
     for step, best in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 3)]:
         snapshots.write(state(step, best), *trained())
-    assert names(snapshots) == ["step-00000003", "step-00000004", "step-00000005"]
+    assert names(snapshots) == ["step-00000001", "step-00000003", "step-00000004", "step-00000005"]
     snapshots.write(state(6, 6), *trained())
     # 5 still says that 3 is the best: should 6 be torn, training goes on from 5.
-    assert names(snapshots) == ["step-00000003", "step-00000005", "step-00000006"]
+    assert names(snapshots) == ["step-00000001", "step-00000003", "step-00000005", "step-00000006"]
     assert [event["step"] for event in snapshots.events] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("every", [1, 10, 50])
+def test_there_is_always_a_snapshot_to_go_back_to(snapshots, every, monkeypatch):
+    monkeypatch.setattr("trainers.checkpoint.sync", lambda path: None)
+    for step in range(every, 181, every):
+        snapshots.write(state(step), *trained())
+        if step > 130:
+            lag = step - int(snapshots.newest_until(step - 30).name[5:])
+            assert 30 <= lag <= 30 + max(30, every)
+        assert len(names(snapshots)) <= 4
 
 
 def corrupt(folder):

@@ -93,3 +93,11 @@ def test_momentum_rises_from_its_start_over_its_share_of_training():
     settings = Gradient(momentum=0.95, momentum_warmup=0.5)
     assert [momentum_at(at, settings) for at in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.85, 0.9, 0.95, 0.95])
     assert momentum_at(0.5, Gradient()) is None
+
+
+def test_seconds_end_at_the_step_that_ends_nearest_to_them():
+    budget = Budget("seconds", 10.0)
+    assert budget.progress(0, 9.4, 1.0) == pytest.approx(0.94)
+    assert budget.progress(0, 9.5, 1.0) == 1.0
+    assert budget.progress_within(0, 9.4, 1.0) == pytest.approx(0.99)
+    assert budget.progress_within(0, 0.0) == 0.0
