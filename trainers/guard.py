@@ -30,6 +30,8 @@ MAX_OUTLIERS_IN_A_ROW = 3
 """More than these are a new level, not outliers; the steps are taken."""
 MAX_BAD_IN_A_ROW, MAX_OVERFLOWS_IN_A_ROW = 5, 20
 """Losses or gradients that are not finite; of those, what a loss scale that is still too high explains."""
+STEPS_BETWEEN_LIMITS = 10
+"""Medians cost 0.1 ms, and change little from step to step."""
 LARGEST = torch.finfo(torch.float32).max
 Verdict = Literal["fine", "skipped", "go back", "give up"]
 
@@ -103,13 +105,16 @@ class Guard:
     """What was seen of the run, as plain values that go into a snapshot.
 
     losses, norms: the last finite ones, oldest first, skipped ones too: a new level must become usual in time.
-    first_loss, first_norm: the medians of the first ones.
+    first_loss, first_norm: the medians of the first ones.   loss_limit, norm_limit: as of the last tenth step.
     """
 
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     first_loss: float | None = None
     first_norm: float | None = None
+    loss_limit: float = LARGEST
+    norm_limit: float = LARGEST
+    num_seen: int = 0
     num_outliers_in_a_row: int = 0
     num_bad_in_a_row: int = 0
 
@@ -120,9 +125,7 @@ class Guard:
         """The loss and the norm above which the coming step is skipped."""
         if self.num_outliers_in_a_row >= MAX_OUTLIERS_IN_A_ROW:
             return max_loss, LARGEST
-        loss = outlier_limit(self.losses, SMALLEST_SPREAD["loss"], self.first_loss)
-        norm = outlier_limit(self.norms, SMALLEST_SPREAD["norm"], self.first_norm)
-        return min(max_loss, loss), min(LARGEST, norm)
+        return min(max_loss, self.loss_limit), self.norm_limit
 
     def judge(self, reading: Reading, max_loss: float, *, is_scaled: bool = False) -> Verdict:
         """Take in what a step showed, and say what follows from it. is_scaled: fp16, where overflows are usual."""
@@ -137,15 +140,19 @@ class Guard:
         self.num_bad_in_a_row = 0
         self.num_outliers_in_a_row = self.num_outliers_in_a_row + 1 if reading.is_skipped else 0
         self._remember(reading.loss, norm)
-        if stays_high(self.losses, self.first_loss):
+        if self.num_seen % STEPS_BETWEEN_LIMITS == 0 and stays_high(self.losses, self.first_loss):
             return "go back"
         return "skipped" if reading.is_skipped else "fine"
 
     def _remember(self, loss: float, norm: float) -> None:
         self.losses = [*self.losses[1 - NUM_KEPT :], loss]
         self.norms = [*self.norms[1 - NUM_KEPT :], norm]
+        self.num_seen += 1
         if self.first_loss is None and len(self.losses) == NUM_NEEDED:
             self.first_loss, self.first_norm = median(self.losses), median(self.norms)
+        if self.num_seen % STEPS_BETWEEN_LIMITS == 0:
+            self.loss_limit = outlier_limit(self.losses, SMALLEST_SPREAD["loss"], self.first_loss)
+            self.norm_limit = outlier_limit(self.norms, SMALLEST_SPREAD["norm"], self.first_norm)
 
 
 def should_skip(loss: torch.Tensor, norm: torch.Tensor, limits: tuple[float, float]) -> bool | torch.Tensor:
@@ -158,14 +165,14 @@ def should_skip(loss: torch.Tensor, norm: torch.Tensor, limits: tuple[float, flo
 
 
 def outlier_limit(recent: Sequence[float], smallest_spread: float, first: float | None) -> float:
-    """The value above which one is an outlier among `recent`; infinite under NUM_NEEDED of them.
+    """The value above which one is an outlier among `recent`; LARGEST under NUM_NEEDED of them.
 
     Median and median deviation, which outliers among `recent` do not move, of logarithms, because losses of small
     batches and gradient norms are skewed; of the values themselves where some are not positive.
     Source of the rule: Iglewicz & Hoaglin 1993, How to Detect and Handle Outliers, section 3.
     """
     if len(recent) < NUM_NEEDED or first is None:
-        return math.inf
+        return LARGEST
     if min(recent) <= 0:
         middle = median(recent)
         return middle + SIGMAS * max(spread(recent), smallest_spread * abs(middle), smallest_spread * abs(first))
