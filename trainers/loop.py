@@ -227,6 +227,8 @@ def accumulated(
         # Only here, where the error and all that its traceback holds are gone, is there memory again.
         task.model.zero_grad(set_to_none=True)
         ahead.forget()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
 
 
 def backward(task: Task, network: Network, batches: Sequence[Batch], counts: Mapping[str, float]) -> torch.Tensor:

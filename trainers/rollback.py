@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from trainers.checkpoint import STEPS_BACK, Snapshots
-from trainers.contract import Watch
+from trainers.contract import JSON, Watch
 from trainers.diagnosis import diverged, findings
 from trainers.guard import LARGEST, Guard, Reading
 from trainers.settings import Gradient
@@ -125,9 +125,10 @@ class WayBack:
 
     def _return_to(self, folder: Path, stretch: list[int]) -> None:
         state, step = self.state, self.state.step
-        # What a snapshot must not take back: the time, and what was learned about the batches.
-        spent = {"seconds": state.seconds, "seconds_evaluating": state.seconds_evaluating}
+        # What a snapshot must not take back: the time, and what was learned about memory and batches.
+        spent: JSON = {"seconds": state.seconds, "seconds_evaluating": state.seconds_evaluating}
         spent |= {"seconds_compiling": state.seconds_compiling, "num_evaluations": state.num_evaluations}
+        spent |= {"cut": state.cut, "is_checkpointing": state.is_checkpointing}
         passed, num_skipped = [*state.passed, stretch], state.num_skipped
         num_rollbacks = state.num_rollbacks + 1
         self.restore(folder)

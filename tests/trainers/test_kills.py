@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -74,20 +75,34 @@ def killed_often(folder, num_kills, seed=0):
         stdout=subprocess.PIPE,
         text=True,
     )
-    rng, newest = random.Random(seed), []
-    for _ in range(num_kills):
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        child = int(re.fullmatch(r"started (\d+)\n", line).group(1))
-        wait_for_snapshot_after(newest[-1] if newest else 0, folder)
-        time.sleep(0.15 * rng.random())
-        os.kill(child, signal.SIGKILL)
-        assert process.stdout.readline() == "ended\n", "the run ended in an error of its own"
-        newest.append(newest_step(folder))
-    process.stdin.close()
-    process.wait()
-    return newest
+    # Whatever hangs, the test ends: without the process, readline returns an empty line.
+    watchdog = threading.Timer(60 + 10 * num_kills, process.kill)
+    watchdog.start()
+    rng, newest = random.Random(seed), [0]
+    try:
+        for _ in range(num_kills):
+            child = started(process)
+            try:
+                wait_for_snapshot_after(newest[-1], folder)
+                time.sleep(0.15 * rng.random())
+            finally:
+                os.kill(child, signal.SIGKILL)
+            assert process.stdout.readline() == "ended\n", "the run ended in an error of its own"
+            newest.append(newest_step(folder))
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+    return newest[1:]
+
+
+def started(process):
+    """The id of a new run."""
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    found = re.fullmatch(r"started (\d+)\n", process.stdout.readline())
+    assert found, "no run was started"
+    return int(found.group(1))
 
 
 def newest_step(folder):

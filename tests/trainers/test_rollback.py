@@ -7,10 +7,11 @@ import pytest
 import torch
 from test_gradient import assert_same_bits
 from test_loop import fitted, weights
-from toys import VectorTask, vector_rows
+from toys import ToyWatch, VectorTask, plan_of, vector_rows
 
 from trainers.errors import DivergedError, StoppedError
 from trainers.feed import epoch_windows
+from trainers.gradient import GradientLearner
 
 SETTINGS = {"steps": 300, "batch_size": 4, "lr": 0.01, "save_steps": 25, "keep": "last", "clip": None, "warmup": 0.0}
 NUM_STEPS, NUM_WINDOWS = 300, 400
@@ -122,3 +123,17 @@ def test_fp16_ends_after_too_many_overflows_in_a_row(tmp_path):
 
     with pytest.raises(DivergedError, match=r"fp16 overflow.*precision=bf16"):
         fitted(tmp_path, {"epochs": 20, "precision": "fp16"}, make=Overflowing)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon+adamw"])
+def test_on_cuda_a_bad_step_is_left_out_by_the_device(tmp_path, optimizer):
+    rows = vector_rows(1600)
+    rows.columns["x"][epoch_windows(1600, 4, seed=0, epoch=0)[50][0]] = np.array([math.inf, 0, 0, 0])
+    settings = {**SETTINGS, "steps": 100, "precision": "fp32", "compile": "off", "optimizer": optimizer}
+    learner = GradientLearner(plan_of(settings, device="cuda"), lambda _: {}, lambda values, _: honest(values))
+    watch = ToyWatch(tmp_path)
+    facts = learner.fit(rows, None, watch)
+    assert weights(learner).isfinite().all()
+    assert facts["num_skipped_steps"] == 1
+    assert "Step 51 skipped" in watch.of_kind("warning")[0]["text"]
