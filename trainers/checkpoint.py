@@ -2,8 +2,10 @@
 
     checkpoints/statistics.json    what was fitted on the training rows, once
     checkpoints/step-00000120/     model.safetensors  optimizer.safetensors  state.json  manifest.json  COMPLETE
+                                   averages.safetensors (with train.ema or a schedule-free optimizer)
 
-The two newest stay, and the best one that each of them names. Only safetensors and JSON.
+Everything is copied first and written by a thread while training goes on. The two newest stay, the best one that each
+of them names, and one to go back to when the loss rises. Only safetensors and JSON.
 """
 
 from __future__ import annotations
@@ -14,19 +16,25 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, save_file
 
+from trainers.averages import Averages, set_weights
 from trainers.contract import JSON
-from trainers.optim import load_optimizer_tensors, optimizer_tensors
+from trainers.errors import DoesNotFitError
+from trainers.optim import load_optimizer_memory, optimizer_memory
 
 MANIFEST, MARKER = "manifest.json", "COMPLETE"
 NUM_NEWEST = 2
 """The newest, and the one before should the newest be torn."""
+STEPS_BACK = 30
+"""How much older than the newest a snapshot must be for going back to it: see `rollback`."""
 RNG = "rng."
 """Prefix of torch's random states among the optimizer's tensors."""
 
@@ -47,10 +55,13 @@ def write_folder(target: Path, writers: Mapping[str, Callable[[Path], None]]) ->
     sync(work / MANIFEST)
     (work / MARKER).touch()
     sync(work)
+    old = target.with_name(target.name + ".old.tmp")
     if target.exists():
-        shutil.rmtree(target)
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
     work.rename(target)
     sync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def damage(folder: Path) -> str:
@@ -99,10 +110,43 @@ def write_json_whole(path: Path, values: Any) -> None:
 
 
 class Snapshots:
-    """The snapshots below one folder. `say` gets events: kind="save" and kind="warning"."""
+    """The snapshots below one folder. `say` gets events: kind="save" and kind="warning".
+
+    As a context manager it ends with the last snapshot on the disk. Costs host memory for one copy of a snapshot.
+    """
 
     def __init__(self, folder: Path, say: Callable[..., None]) -> None:
         self.folder, self.say = folder, say
+        self.pool: ThreadPoolExecutor | None = None
+        self.writing: Future[None] | None = None
+
+    def __enter__(self) -> Snapshots:
+        self.pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshots")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.wait()
+        except DoesNotFitError as error:
+            if kind is None:
+                raise
+            self.say(kind="warning", text=str(error))
+        finally:
+            if self.pool is not None:
+                self.pool.shutdown()
+            self.pool = None
+
+    def wait(self) -> None:
+        """Return when what was last given to `write` is on the disk. Raises DoesNotFitError if it could not be written."""
+        writing, self.writing = self.writing, None
+        if writing is None:
+            return
+        try:
+            writing.result()
+        except OSError as error:
+            raise DoesNotFitError(
+                f"A snapshot could not be written to {self.folder}: {error}. Make room there, then: zoo resume RUN"
+            ) from error
 
     def path(self, step: int) -> Path:
         """Where the snapshot after `step` steps lies."""
@@ -117,41 +161,78 @@ class Snapshots:
             self.say(kind="warning", text=f"Snapshot {folder.name} is not used: {reason}. Trying the one before it.")
         return None
 
-    def write(self, state: JSON, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Keep all that exact continuing needs. `state` holds `step`, and `best_step` or None."""
-        tensors = {**optimizer_tensors(optimizer), **torch_rng_states()}
-        values = {"training": state, "rng": host_rng_states()}
-        write_folder(
-            self.path(state["step"]),
-            {
-                "model.safetensors": lambda path: save_model(model, str(path)),
-                "optimizer.safetensors": lambda path: save_file(contiguous(tensors), path),
-                "state.json": lambda path: write_json(path, values),
-            },
-        )
-        self._prune()
-        self.say(kind="save", step=state["step"], folder=self.path(state["step"]).name)
+    def newest_until(self, step: int) -> Path | None:
+        """The newest snapshot that is whole and not later than `step`."""
+        return next((each for each in reversed(self._all()) if each <= self.path(step) and not damage(each)), None)
 
-    def restore(self, folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> JSON:
-        """Set model, optimizer and every source of chance to what `write` found, and return its `state`."""
+    def drop_after(self, folder: Path) -> None:
+        """Remove the snapshots that are later than the one in `folder`."""
+        for later in self._all():
+            if later > folder:
+                shutil.rmtree(later)
+
+    def write(
+        self, state: JSON, model: torch.nn.Module, optimizer: torch.optim.Optimizer, averages: Averages | None = None
+    ) -> None:
+        """Keep all that exact continuing needs. `state` holds `step`, and `best_step` or None.
+
+        Returns when everything is copied; raises what the snapshot before could not be written for, see `wait`.
+        """
+        self.wait()
+        memory, tensors = optimizer_memory(optimizer)
+        parts = {"model": unique_weights(model), "optimizer": {**tensors, **torch_rng_states()}}
+        if averages is not None:
+            parts["averages"] = averages.tensors()
+        copies = {name: host_copies(part) for name, part in parts.items()}
+        values = {"training": state, "rng": host_rng_states(), "optimizer": memory}
+        if self.pool is None:
+            self._write(values, copies)
+        else:
+            self.writing = self.pool.submit(self._write, values, copies)
+
+    def restore(
+        self,
+        folder: Path,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        averages: Averages | None = None,
+    ) -> JSON:
+        """Set model, optimizer, averages and every source of chance to what `write` found, and return its `state`."""
         self.restore_model(folder, model)
-        tensors = load_file(folder / "optimizer.safetensors")
-        load_optimizer_tensors(optimizer, {k: v for k, v in tensors.items() if not k.startswith(RNG)})
-        values = read_state(folder)
+        tensors, values = load_file(folder / "optimizer.safetensors"), read_state(folder)
+        load_optimizer_memory(optimizer, values["optimizer"], tensors)
+        if averages is not None:
+            averages.load(load_file(folder / "averages.safetensors"))
         set_rng_states(values["rng"], tensors)
         return dict(values["training"])
 
-    def restore_model(self, folder: Path, model: torch.nn.Module) -> None:
-        """Set the model's weights and buffers alone."""
-        load_model(model, folder / "model.safetensors")
+    def restore_model(self, folder: Path, model: torch.nn.Module, *, with_averages: bool = False) -> None:
+        """Set the model's weights and buffers alone; with_averages: its trained weights to their averages."""
+        load_weights(model, load_file(folder / "model.safetensors"))
+        if with_averages:
+            set_weights(model, load_file(folder / "averages.safetensors"))
+
+    def _write(self, values: JSON, parts: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        step = values["training"]["step"]
+        files = {f"{name}.safetensors": partial(save_file, dict(tensors)) for name, tensors in parts.items()}
+        write_folder(self.path(step), {**files, "state.json": lambda path: write_json(path, values)})
+        self._prune()
+        self.say(kind="save", step=step, folder=self.path(step).name)
 
     def _all(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*") if path.suffix != ".tmp")
 
+    def _to_go_back_to(self) -> list[Path]:
+        """The newest snapshot that is STEPS_BACK older than the last, and the next, which will follow it in that."""
+        every = self._all()
+        border = self.path(max(0, int(every[-1].name.removeprefix("step-")) - STEPS_BACK))
+        num_old = sum(each <= border for each in every)
+        return every[max(0, num_old - 1) : num_old + 1]
+
     def _prune(self) -> None:
         newest = self._all()[-NUM_NEWEST:]
         best = {read_state(folder)["training"]["best_step"] for folder in newest if not is_torn(folder)}
-        kept = {*newest, *(self.path(step) for step in best if step is not None)}
+        kept = {*newest, *(self.path(step) for step in best if step is not None), *self._to_go_back_to()}
         for folder in self._all():
             if folder not in kept:
                 shutil.rmtree(folder)
@@ -167,9 +248,28 @@ def read_state(folder: Path) -> JSON:
     return dict(json.loads((folder / "state.json").read_text()))
 
 
-def contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors as safetensors takes them."""
-    return {name: tensor.contiguous() for name, tensor in tensors.items()}
+def unique_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Weights and buffers by name, those with several names once."""
+    every = model.state_dict(keep_vars=True)
+    first = {id(value): name for name, value in reversed(every.items())}
+    return {name: every[name] for name in every if first[id(every[name])] == name}
+
+
+def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give the model what `unique_weights` returned. Raises ValueError for names that are missing or too many."""
+    every = model.state_dict(keep_vars=True)
+    given = {id(every[name]) for name in tensors if name in every}
+    wrong = sorted([name for name in every if id(every[name]) not in given] + [n for n in tensors if n not in every])
+    if wrong:
+        raise ValueError(f"The snapshot belongs to another model; they differ in {', '.join(wrong[:5])}.")
+    model.load_state_dict(dict(tensors), strict=False)
+
+
+def host_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies on the host, contiguous, as safetensors takes them; training may go on to change the originals."""
+    return {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()
+    }
 
 
 def host_rng_states() -> JSON:

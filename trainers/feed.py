@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
@@ -205,6 +205,15 @@ class Feed:
         parts = dealt(micro_batches(window, self.sizes, **self.cut), self.rank, self.world)
         return Drawn([self._drawn(step, part) for part in parts], len(window))
 
+    def halve(self) -> bool:
+        """Cut micro-batches into halves from now on; False where they are as small as the model allows."""
+        rows, tokens, least = self.cut["rows"], self.cut["tokens"], self.cut["min_rows"]
+        rows = self.batch_size if rows is None else min(rows, self.batch_size)
+        if rows <= least:
+            return False
+        self.cut = {**self.cut, "rows": max(least, rows // 2), "tokens": tokens and max(1, tokens // 2)}
+        return True
+
     def _drawn(self, step: int, part: np.ndarray) -> Batch:
         return self.draw([self.examples[at] for at in part.tolist()], Generators(self.seed, step, part))
 
@@ -233,6 +242,12 @@ class Ahead(Generic[T]):
         result = self.coming[1].result() if self.coming and is_coming else self._timed(step)
         self.coming = (step + 1, self.pool.submit(self._timed, step + 1)) if self.seconds > PAYS_FROM_SECONDS else None
         return result
+
+    def forget(self) -> None:
+        """Throw away what was made ahead: it would be made differently now."""
+        if self.coming is not None and not self.coming[1].cancel():
+            wait([self.coming[1]])
+        self.coming = None
 
     def _timed(self, step: int) -> T:
         began = time.perf_counter()

@@ -10,6 +10,7 @@ import contextlib
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from trainers import loop
 from trainers.checkpoint import Snapshots, write_json, write_json_whole
 from trainers.contract import JSON, Plan, Predictions, Task, Watch
 from trainers.feed import size_order
+from trainers.memory import is_out_of_memory, no_more_memory
 from trainers.precision import autocast, placed
 from trainers.settings import Gradient
 
@@ -45,18 +47,24 @@ class GradientLearner:
     ) -> None:
         self.plan, self.compute_statistics, self.make_task = plan, statistics, make_task
         self.settings = Gradient.model_validate(plan.settings)
+        self.batch = EvaluationBatch(self.settings.eval_batch_size)
         self.statistics: JSON | None = None
         self.task: Task | None = None
 
     def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
         """Train, or continue from the newest whole snapshot in `watch.folder`; see `loop.train` for the errors."""
-        folder = watch.folder / CHECKPOINTS
+        folder, self.batch.say = watch.folder / CHECKPOINTS, watch.log
         snapshots = Snapshots(folder, watch.log)
         with seeded(self.plan.seed):
             snapshot = snapshots.newest()
             self.statistics = kept_statistics(folder / STATISTICS, lambda: self.compute_statistics(train))
             self.task = self.make_task(self.statistics, snapshot is None)
             self.task.model.to(self.plan.machine.device)
+            return self._trained(train, valid, watch, snapshots, snapshot)
+
+    def _trained(self, train: Any, valid: Any, watch: Watch, snapshots: Snapshots, snapshot: Path | None) -> JSON:
+        assert self.task is not None
+        try:
             return loop.train(
                 self.task,
                 train,
@@ -68,12 +76,16 @@ class GradientLearner:
                 snapshots=snapshots,
                 snapshot=snapshot,
             )
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise no_more_memory(error, "training") from error
+            raise
 
     def predict(self, rows: Any) -> Predictions:
         """The answer to every row, in order."""
         if self.task is None:
             raise RuntimeError("predict() before fit() or load(): there is no model yet.")
-        return predict_rows(self.task, rows, self.settings, self.plan)
+        return predict_rows(self.task, rows, self.settings, self.plan, self.batch)
 
     def save(self, folder: Path) -> None:
         """Write statistics.json and model.safetensors (weights and buffers, tied ones once)."""
@@ -102,19 +114,47 @@ class GradientLearner:
         return lambda: watch.score(valid, self.predict(rows))
 
 
-def predict_rows(task: Task, rows: Any, settings: Gradient, plan: Plan) -> Predictions:
+@dataclass
+class EvaluationBatch:
+    """How many rows are predicted at once; halved for good when memory runs out."""
+
+    size: int
+    say: Callable[..., None] = lambda **event: None
+
+    def halve(self, error: Exception) -> None:
+        """Half as many from now on. Raises DoesNotFitError where there is one row already."""
+        if self.size == 1:
+            raise no_more_memory(error, "predicting a single row") from error
+        self.size //= 2
+        self.say(kind="warning", text=f"Out of memory while predicting: now {self.size} rows at once.")
+
+
+def predict_rows(task: Task, rows: Any, settings: Gradient, plan: Plan, at_once: EvaluationBatch) -> Predictions:
     """Predict in batches of like size and put the answers back into the order of the rows."""
     device = torch.device(plan.machine.device)
     order = size_order(task.row_sizes(rows), len(rows))
+
+    def answers(batch: np.ndarray) -> Predictions | None:
+        try:
+            inputs = placed(task.collate(rows.take(batch.tolist())), device)
+            return task.predict(task.model, inputs)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            at_once.halve(error)
+            return None
+
     task.model.eval()
-    parts = []
+    parts: list[Predictions] = []
     # no_grad, not inference_mode: models cache tables (rotary angles) in their first forward, and training refuses
     # tensors made in inference mode.
     with torch.no_grad(), autocast(settings.precision, plan.machine):
-        for start in range(0, max(1, len(order)), settings.eval_batch_size):
-            batch = order[start : start + settings.eval_batch_size]
-            inputs = placed(task.collate(rows.take(batch.tolist())), device)
-            parts.append(task.predict(task.model, inputs))
+        start = 0
+        while not parts or start < len(order):
+            batch = order[start : start + at_once.size]
+            if (found := answers(batch)) is not None:
+                parts.append(found)
+                start += len(batch)
     return Predictions.joined(parts).take(np.argsort(order))
 
 

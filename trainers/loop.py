@@ -1,23 +1,24 @@
 """THE loop: every recipe that learns by gradients is trained here.
 
-What happens in a step, in order; to know more, open `feed` (which examples), `optim` (who learns how fast) and
-`checkpoint` (what a snapshot holds):
+What happens in a step, in order; to know more, open `feed` (which examples), `optim` (who learns how fast), `guard` (when
+a step is left out) and `checkpoint` (what a snapshot holds):
 
 1. its examples are drawn from (seed, epoch), cut into micro-batches and made into tensors with one generator an example
    from (seed, step, example), in a thread, while the step before computes;
 2. what each term of the loss counts is summed over all micro-batches;
-3. each micro-batch goes forward under autocast to a total per term, and the sum of total / count goes backward;
-4. the loss is checked, gradients are clipped, the learning rate follows progress, the optimizer steps;
-5. when due: evaluate, snapshot, stop early.
+3. each micro-batch goes forward under autocast to a total per term, and the sum of total / count goes backward; when
+   memory runs out, all of it again in smaller micro-batches (`memory`);
+4. gradients are clipped, rates follow progress, and the optimizer steps, unless loss or norm is an outlier; averaged
+   weights follow (`averages`);
+5. when the loss stays high: back to a snapshot, and past those batches (`rollback`);
+6. when due: evaluate and choose weights (`choice`), snapshot, stop early.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -26,37 +27,22 @@ from typing import Any
 import torch
 
 from trainers import optim
-from trainers.checkpoint import Snapshots, damage
+from trainers.averages import averages_of
+from trainers.checkpoint import Snapshots
+from trainers.choice import Evaluate, judge, keep_best
 from trainers.contract import JSON, Batch, Machine, Task, Watch
+from trainers.diagnosis import plateau_advice
 from trainers.errors import DataError, InterruptedByUser, StoppedError, UsageError, ZooError
 from trainers.feed import Ahead, Drawn, Feed, total_counts
-from trainers.guard import LossReader, Reading, Smoothed, check_loss
+from trainers.guard import LossReader, should_skip
+from trainers.looking import profiled, watched_activations
+from trainers.memory import MemoryLadder, is_out_of_memory
 from trainers.precision import Network, matmul_precision, placed
-from trainers.schedule import Budget, crosses_mark, is_affordable, lr_factor
+from trainers.progress import StepLines, rare_collections, summary
+from trainers.rollback import WayBack, next_position, ramp_factor
+from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
 from trainers.settings import Gradient
-
-SECONDS_BETWEEN_LINES = 1.0
-STEPS_BETWEEN_COLLECTIONS = 5000
-
-
-@dataclass
-class State:
-    """Where training stands; all of it goes into a snapshot. `step` counts the steps that are done."""
-
-    seed: int
-    num_examples: int
-    batch_size: int
-    step: int = 0
-    num_samples: int = 0
-    num_skipped: int = 0
-    seconds: float = 0.0
-    seconds_evaluating: float = 0.0
-    seconds_compiling: float = 0.0
-    num_evaluations: int = 0
-    num_without_gain: int = 0
-    best_step: int | None = None
-    best_score: float | None = None
-    smoothed: Smoothed = field(default_factory=Smoothed)
+from trainers.state import State
 
 
 def train(
@@ -67,7 +53,7 @@ def train(
     machine: Machine,
     seed: int,
     watch: Watch,
-    evaluate: Callable[[], float | None] | None,
+    evaluate: Evaluate | None,
     snapshots: Snapshots,
     snapshot: Path | None,
 ) -> JSON:
@@ -82,80 +68,106 @@ def train(
     feed = make_feed(task, rows, settings, seed=seed, watch=watch)
     budget = Budget.of(settings, feed.steps_per_epoch)
     optimizer = optim.make_optimizer(model, task.roles(), settings)
-    parameters = optim.all_parameters(optimizer)
+    parameters, averages = optim.all_parameters(optimizer), averages_of(optimizer, settings)
     network, losses = Network(model, settings, machine, watch.log), LossReader(device)
-    state = State(seed, len(feed.examples), settings.batch_size)
-    if snapshot is not None:
-        state = continued(state, snapshots.restore(snapshot, model, optimizer))
-        watch.log(kind="resume", step=state.step, folder=snapshot.name)
-    lines = StepLines(watch.log, state)
-    num_frozen_steps, is_frozen = round(settings.freeze_epochs * feed.steps_per_epoch), False
+    state = State(seed, len(feed.examples), settings.batch_size, is_checkpointing=settings.checkpoint_activations)
 
-    def drawn(step: int) -> Drawn:
-        window = feed.drawn(step)
+    def restore(folder: Path) -> None:
+        state.become(snapshots.restore(folder, model, optimizer, averages))
+        network.scaler.load_state_dict(state.scaler)
+
+    def save() -> None:
+        way.note(losses.rest())
+        state.scaler = network.scaler.state_dict()
+        snapshots.write(asdict(state), model, optimizer, averages)
+
+    def drawn(position: int) -> Drawn:
+        window = feed.drawn(position)
         return replace(window, batches=[replace(b, inputs=placed(b.inputs, device)) for b in window.batches])
 
-    def note(reading: Reading | None) -> None:
-        if reading is not None:
-            lines.norm = reading.norm
-            check_loss(reading, max_loss=settings.max_loss, usual=state.smoothed.value, peak_lr=settings.lr)
-            state.smoothed.add(reading.loss)
+    if snapshot is not None:
+        restore(snapshot)
+        watch.log(kind="resume", step=state.step, folder=snapshot.name)
+    ladder, lines = MemoryLadder(feed, task, state, watch.log), StepLines(watch.log, state)
+    way = WayBack(
+        state,
+        settings,
+        snapshots,
+        optimizer,
+        model,
+        watch=watch,
+        restore=restore,
+        save=save,
+        is_scaled=network.scaler.is_enabled(),
+    )
+    num_frozen_steps, is_frozen = round(settings.freeze_epochs * feed.steps_per_epoch), False
 
     model.train()
-    with Ahead(drawn) as ahead, matmul_precision(settings.precision, machine), rare_collections() as collect:
+    with (
+        snapshots,
+        Ahead(drawn) as ahead,
+        matmul_precision(settings.precision, machine),
+        rare_collections() as collect,
+        profiled(settings, watch, device) as profile,
+        watched_activations(model, settings, watch) as look,
+    ):
         while (ended := why_ended(state, budget, settings)) is None:
             if reason := watch.should_stop():
-                note(losses.rest())
-                snapshots.write(asdict(state), model, optimizer)
+                save()
+                snapshots.wait()
                 raise stopped(reason, state.step)
 
             began, num_graphs = time.perf_counter(), network.num_graphs
-            before = budget.progress(state.step, state.seconds)
+            before = budget.progress(state.step, state.seconds, state.step_seconds)
+            within = budget.progress_within(state.step, state.seconds, state.step_seconds)
+            factor = lr_factor(within, settings) * ramp_factor(state.step, state.returned_to, settings.rollback_lr)
             if is_frozen != (state.step < num_frozen_steps):
                 is_frozen = not is_frozen
                 optim.set_head_only(optimizer, is_frozen)
-            factor = lr_factor(budget.progress_within(state.step, state.seconds), settings)
 
-            window = ahead.take(state.step)
-            # Counts first: micro-batches hold different numbers of labels, and a mean of their means would weigh
-            # those in small ones too much. Several processes would add up theirs here.
-            counts = total_counts(window.batches)
-            if any(counts.values()):
-                loss = backward(task, network, window.batches, counts)
-                norm = None
-                if settings.clip is not None:
-                    norm = torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
-                note(losses.read(state.step + 1, loss, settings.lr * factor, norm))
-                optim.set_lr(optimizer, factor)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            else:
+            state.position = next_position(state.position, state.passed)
+            window, loss = accumulated(task, network, ahead, ladder, state.position)
+            if loss is None:
                 state.num_skipped += 1
                 watch.log(kind="warning", text=f"Step {state.step + 1} skipped: none of its examples has a label.")
+            else:
+                network.scaler.unscale_(optimizer)
+                norm = optim.gradient_norm(parameters, settings.clip)
+                skip = should_skip(loss, norm, way.limits())
+                optim.set_rates(optimizer, factor, decay_factor(within, settings), momentum_at(within, settings))
+                optim.step(optimizer, skip)
+                network.scaler.update()
+                optimizer.zero_grad(set_to_none=True)
+                if averages is not None:
+                    averages.update(state.step)
+                way.note(losses.read(state.step + 1, loss, settings.lr * factor, norm, skip, state.position))
             state.step += 1
+            state.position += 1
             state.num_samples += window.num_examples
 
-            seconds = time.perf_counter() - began
-            if network.num_graphs > num_graphs:
-                state.seconds_compiling += seconds
-            else:
-                state.seconds += seconds
-            progress = budget.progress(state.step, state.seconds)
-            lines.write(progress, settings.lr * factor, is_last=progress >= 1)
+            state.add_time(time.perf_counter() - began, is_compiling=network.num_graphs > num_graphs)
+            progress = budget.progress(state.step, state.seconds, state.step_seconds)
+            lines.write(progress, settings.lr * factor, way.norm, is_last=progress >= 1)
             collect(state.step)
+            profile()
+            look(state.step)
 
+            if way.is_lost:
+                way.go_back()
+                continue
             is_due = evaluation_is_due(state, before, progress, settings, budget, feed.steps_per_epoch)
             if is_due:
-                note(losses.rest())
-                judge(state, evaluate, watch)
+                way.note(losses.rest())
+                judge(state, evaluate, watch, model, averages)
                 model.train()
             if is_due or (settings.save_steps and state.step % settings.save_steps == 0):
-                note(losses.rest())
-                snapshots.write(asdict(state), model, optimizer)
+                save()
 
-    kept = keep_best(state, settings, model, snapshots)
+    if advice := plateau_advice(state.guard.first_loss, state.guard.losses, settings.lr):
+        watch.log(kind="warning", text=advice)
+    kept = keep_best(state, settings, model, snapshots, averages)
     return {
-        **summary(state, model, feed),
+        **summary(state, model, feed.steps_per_epoch),
         "compiled_graphs": network.num_graphs,
         "kept": kept,
         "stopped_because": ended,
@@ -195,6 +207,30 @@ def make_feed(task: Task, rows: Any, settings: Gradient, *, seed: int, watch: Wa
     )
 
 
+def accumulated(
+    task: Task, network: Network, ahead: Ahead[Drawn], ladder: MemoryLadder, position: int
+) -> tuple[Drawn, torch.Tensor | None]:
+    """Draw the step's micro-batches and add up their gradients; again, in smaller ones, when memory runs out.
+
+    The loss is None, and nothing is added, where none of the examples counts.
+    """
+    while True:
+        try:
+            window = ahead.take(position)
+            # Counts first: micro-batches hold different numbers of labels, and a mean of their means would weigh
+            # those in small ones too much. Several processes would add up theirs here.
+            counts = total_counts(window.batches)
+            return window, backward(task, network, window.batches, counts) if any(counts.values()) else None
+        except Exception as error:
+            if not ladder.steps_down(error):
+                raise
+        # Only here, where the error and all that its traceback holds are gone, is there memory again.
+        task.model.zero_grad(set_to_none=True)
+        ahead.forget()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+
+
 def backward(task: Task, network: Network, batches: Sequence[Batch], counts: Mapping[str, float]) -> torch.Tensor:
     """Add up the gradients of sum over terms of total / count, and return that sum, still on the device.
 
@@ -203,7 +239,7 @@ def backward(task: Task, network: Network, batches: Sequence[Batch], counts: Map
     try:
         return sum_backward(task, network, batches, counts)
     except Exception as error:
-        if not network.falls_back(error):
+        if is_out_of_memory(error) or not network.falls_back(error):
             raise
         # Compiling may fail half-way through a step: what it added to the gradients goes.
         task.model.zero_grad(set_to_none=True)
@@ -218,7 +254,7 @@ def sum_backward(task: Task, network: Network, batches: Sequence[Batch], counts:
         if uncounted := totals.keys() - counts.keys():
             raise ValueError(f"loss() returns {sorted(uncounted)}, which draw() never counted (0 is a count).")
         loss = reduce(add, [totals[term].float() / count for term, count in counts.items() if count])
-        torch.autograd.backward(loss)
+        torch.autograd.backward(network.scaler.scale(loss))
         parts.append(loss.detach())
     return reduce(add, parts)
 
@@ -227,7 +263,7 @@ def why_ended(state: State, budget: Budget, settings: Gradient) -> str | None:
     """The budget that is used up, or "patience", or None while training goes on."""
     if settings.patience is not None and state.num_without_gain >= settings.patience:
         return "patience"
-    return budget.name if budget.progress(state.step, state.seconds) >= 1 else None
+    return budget.name if budget.progress(state.step, state.seconds, state.step_seconds) >= 1 else None
 
 
 def evaluation_is_due(
@@ -243,128 +279,7 @@ def evaluation_is_due(
     return budget.name != "seconds" or is_affordable(state.seconds_evaluating, state.num_evaluations, state.seconds)
 
 
-def judge(state: State, evaluate: Callable[[], float | None] | None, watch: Watch) -> None:
-    """Score the model, and note whether it is the best so far."""
-    if evaluate is None:
-        return
-    began = time.perf_counter()
-    score = evaluate()
-    state.seconds_evaluating += time.perf_counter() - began
-    state.num_evaluations += 1
-    if score is None or score != score:
-        watch.log(kind="warning", text=f"{watch.metric} is undefined at step {state.step}: it cannot choose weights.")
-        return
-    best = state.best_score
-    if best is None or (score > best if watch.higher_is_better else score < best):
-        state.best_step, state.best_score, state.num_without_gain = state.step, float(score), 0
-    else:
-        state.num_without_gain += 1
-    watch.log(kind="eval", step=state.step, metric=watch.metric, score=float(score), best=state.best_score)
-
-
-def keep_best(state: State, settings: Gradient, model: torch.nn.Module, snapshots: Snapshots) -> str:
-    """Give the model the weights of its best evaluation if the settings say so; returns "best" or "last"."""
-    if settings.keep == "last" or state.best_step is None:
-        return "last"
-    if state.best_step != state.step:
-        folder = snapshots.path(state.best_step)
-        if reason := damage(folder):
-            raise ZooError(
-                f"The best weights, in {folder}, cannot be used: {reason}. Train again, or --set train.keep=last"
-            )
-        snapshots.restore_model(folder, model)
-    return "best"
-
-
-def summary(state: State, model: torch.nn.Module, feed: Feed) -> JSON:
-    """The figures of a finished training."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return {
-        "num_steps": state.step,
-        "num_epochs": state.step / feed.steps_per_epoch,
-        "num_samples": state.num_samples,
-        "num_skipped_steps": state.num_skipped,
-        "num_evaluations": state.num_evaluations,
-        "num_parameters": sum(size for size, _ in sizes),
-        "num_trained_parameters": sum(size for size, is_trained in sizes if is_trained),
-        "seconds_train": state.seconds,
-        "seconds_evaluate": state.seconds_evaluating,
-        "seconds_compile": state.seconds_compiling,
-        "samples_per_second": state.num_samples / max(state.seconds + state.seconds_compiling, 1e-9),
-        "train_loss": state.smoothed.value,
-        "best_step": state.best_step,
-        "best_score": state.best_score,
-    }
-
-
-def continued(fresh: State, saved: JSON) -> State:
-    """The saved state. Raises UsageError where the same steps would now mean other examples."""
-    for name in ("seed", "num_examples", "batch_size"):
-        if saved[name] != getattr(fresh, name):
-            raise UsageError(
-                f"The snapshot was made with {name}={saved[name]}, now it is {getattr(fresh, name)}: it cannot be "
-                "continued exactly. Use the old value, or start a new run."
-            )
-    return State(**{**saved, "smoothed": Smoothed(**saved["smoothed"])})
-
-
 def stopped(reason: str, step: int) -> ZooError:
     """The error that ends a run which was asked to stop."""
     text = f"Training was stopped ({reason}) after step {step}; everything is saved. Go on with: zoo resume RUN"
     return InterruptedByUser(text) if reason == "interrupt" else StoppedError(text)
-
-
-class StepLines:
-    """One "step" event a second at most, and one for the last step."""
-
-    def __init__(self, log: Callable[..., None], state: State) -> None:
-        self.log, self.state = log, state
-        self.norm: float | None = None
-        self.said_at, self.samples, self.seconds = float("-inf"), state.num_samples, self._seconds()
-
-    def write(self, progress: float, lr: float, *, is_last: bool) -> None:
-        """Tell of the step that is done, if it is time to."""
-        now = time.perf_counter()
-        if now - self.said_at < SECONDS_BETWEEN_LINES and not is_last:
-            return
-        state, seconds = self.state, self._seconds() - self.seconds
-        facts = {
-            "loss": state.smoothed.value,
-            "lr": lr,
-            "grad_norm": self.norm,
-            "samples_per_second": (state.num_samples - self.samples) / max(seconds, 1e-9),
-            "last": is_last or None,
-        }
-        known = {name: value for name, value in facts.items() if value is not None}
-        self.log(kind="step", step=state.step, progress=progress, **known)
-        self.said_at, self.samples, self.seconds = now, state.num_samples, self._seconds()
-
-    def _seconds(self) -> float:
-        return self.state.seconds + self.state.seconds_compiling
-
-
-@contextlib.contextmanager
-def rare_collections() -> Iterator[Callable[[int], None]]:
-    """Yield a function to call after each step: garbage is collected after the first and every few thousand steps.
-
-    Collecting at its own times costs several milliseconds among a model's many objects. Afterwards all is as before.
-    """
-    was_enabled, num_calls = gc.isenabled(), 0
-
-    def collect(step: int) -> None:
-        nonlocal num_calls
-        num_calls += 1
-        if num_calls == 1:
-            gc.collect()
-            gc.freeze()
-            gc.disable()
-        elif step % STEPS_BETWEEN_COLLECTIONS == 0:
-            gc.collect()
-
-    try:
-        yield collect
-    finally:
-        if num_calls:
-            gc.unfreeze()
-        if was_enabled:
-            gc.enable()

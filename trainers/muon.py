@@ -13,11 +13,14 @@ Sources: Jordan et al. 2024 (Muon), https://kellerjordan.github.io/posts/muon; A
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
+
+from trainers.schedule import MOMENTUM_START
 
 Coefficients = Sequence[tuple[float, float, float]]
 
@@ -35,7 +38,7 @@ POLAR_EXPRESS: Coefficients = tuple((a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5
 NEWTON_SCHULZ: Coefficients = ((3.4445, -4.7750, 2.0315),) * 5
 """The constant quintic of the first Muon, as torch.optim.Muon has it; for comparison."""
 
-MOMENTUM_START, MOMENTUM_WARMUP_STEPS = 0.85, 300
+MOMENTUM_WARMUP_STEPS = 300
 # Typed loosely: torch's stubs do not know a 0-d tensor as the weight.
 _lerp: Any = torch._foreach_lerp
 _lerp_in_place: Any = torch._foreach_lerp_
@@ -82,17 +85,26 @@ def muon_step(
     beta2: float | None,
     cautious: bool,
     coefficients: Coefficients,
+    skip: Tensor | None = None,
 ) -> None:
     """One step for N matrices of the same shape, in place. Numbers that change between steps are 0-d tensors, so that
     a compiled step is not compiled again when the learning rate moves.
 
     beta2: of the second moment per neuron; None leaves it out.   cautious: decay only where it agrees with the update.
+    skip: not zero where nothing is to change.
     """
-    _lerp_in_place(moments, grads, 1 - momentum)
+    pull = 1 - momentum
+    if skip is not None:
+        # Nothing moves: no gradient, no share of it in the moments, no rate.
+        grads = [torch.where(skip > 0, 0.0, grad) for grad in grads]
+        is_kept = (skip == 0).float()
+        pull, lr = pull * is_kept, lr * is_kept
+    _lerp_in_place(moments, grads, pull)
     update = torch.stack(_lerp(grads, moments, momentum))
     update = orthogonalized(update, coefficients)
     if beta2 is not None:
-        update = neuron_normalized(update, neuron_moments, beta2)
+        neuron_pull = 1 - beta2 if skip is None else (1 - beta2) * is_kept
+        update = neuron_normalized(update, neuron_moments, neuron_pull)
     rows, columns = weights[0].shape
     scaled = update * (lr * shape_factor(rows, columns))
     for weight, change in zip(weights, scaled.unbind(), strict=True):
@@ -102,14 +114,14 @@ def muon_step(
         weight.sub_(change + decay)
 
 
-def neuron_normalized(update_NRC: Tensor, moments: list[Tensor], beta2: float) -> Tensor:
+def neuron_normalized(update_NRC: Tensor, moments: list[Tensor], pull: float | Tensor) -> Tensor:
     """Give every neuron (row; column of a wide matrix) a step of like size, and the whole matrix the size it had.
 
-    moments: N running means of squares, (R, 1) or (1, C), changed in place.
+    moments: N running means of squares, (R, 1) or (1, C), changed in place.   pull: share of the new in them, 1 - beta2.
     """
     dim = -1 if update_NRC.size(-2) >= update_NRC.size(-1) else -2
     squares = update_NRC.float().square().mean(dim=dim, keepdim=True)
-    _lerp_in_place(moments, list(squares.unbind()), 1 - beta2)
+    _lerp_in_place(moments, list(squares.unbind()), pull)
     scaled = update_NRC * torch.stack(moments).clamp_min(_SMALLEST_MOMENT).rsqrt().to(update_NRC.dtype)
     before = torch.linalg.matrix_norm(update_NRC, keepdim=True)
     after = torch.linalg.matrix_norm(scaled, keepdim=True)
@@ -121,7 +133,12 @@ class MuonAdamW(torch.optim.Optimizer):
 
     Source of the split by role: Jordan et al. 2024. torch.optim.Muon has no second moment, no cautious decay and one
     matrix at a time; tests hold ours to it where the two must agree.
+
+    A step is left out on the device where `found_inf`, a 0-d tensor, is not zero, as torch's fused optimizers do it.
     """
+
+    _step_supports_amp_scaling = True
+    found_inf: Tensor | None = None
 
     def __init__(
         self,
@@ -167,6 +184,7 @@ class MuonAdamW(torch.optim.Optimizer):
             weight_decay=group["weight_decay"],
             eps=self.eps,
             maximize=False,
+            found_inf=self.found_inf,
         )
 
     def _adamw_state(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -181,20 +199,24 @@ class MuonAdamW(torch.optim.Optimizer):
         by_shape: dict[tuple[int, ...], list[Tensor]] = {}
         for parameter in parameters:
             by_shape.setdefault(tuple(parameter.shape), []).append(parameter)
+        # Filled on the device: a number copied from the host would have to be waited for.
+        number = partial(torch.full, (), dtype=torch.float32, device=parameters[0].device)
         for same in by_shape.values():
             states = [self._muon_state(parameter) for parameter in same]
-            momentum = momentum_at(int(states[0]["step"]), self.momentum)
+            # Given by a schedule of progress, or else warmed up by steps.
+            momentum = group.get("momentum") or momentum_at(int(states[0]["step"]), self.momentum)
             self._muon_function(same[0])(
                 same,
                 [parameter.grad for parameter in same],
                 [state["moment"] for state in states],
                 [state["neuron_moment"] for state in states],
-                lr=torch.tensor(group["lr"], device=same[0].device),
-                weight_decay=torch.tensor(group["weight_decay"], device=same[0].device),
-                momentum=torch.tensor(momentum, device=same[0].device),
+                lr=number(group["lr"]),
+                weight_decay=number(group["weight_decay"]),
+                momentum=number(momentum),
                 beta2=self.beta2,
                 cautious=self.cautious,
                 coefficients=self.coefficients,
+                skip=self.found_inf,
             )
             for state in states:
                 state["step"] += 1

@@ -14,9 +14,23 @@ from trainers.settings import Gradient
 
 def autocast_dtype(precision: str, machine: Machine) -> torch.dtype | None:
     """The format of matrix products under autocast, None for plain float32."""
-    is_cuda = torch.device(machine.device).type == "cuda"
-    has_bf16 = machine.bf16 or (is_cuda and torch.cuda.is_available() and torch.cuda.is_bf16_supported())
-    return torch.bfloat16 if precision == "bf16" or (precision == "auto" and has_bf16) else None
+    if precision != "auto":
+        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+    if machine.bf16:
+        return torch.bfloat16
+    if torch.device(machine.device).type != "cuda" or not torch.cuda.is_available():
+        return None
+    # GPUs before Ampere multiply in float16 only.
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def loss_scaler(precision: str, machine: Machine) -> torch.amp.GradScaler:
+    """What keeps small gradients from vanishing in float16; it does nothing in other formats.
+
+    Source: Micikevicius et al. 2018, arXiv 1710.03740, section 3.2.
+    """
+    is_fp16 = autocast_dtype(precision, machine) is torch.float16
+    return torch.amp.GradScaler(torch.device(machine.device).type, enabled=is_fp16)
 
 
 def autocast(precision: str, machine: Machine) -> contextlib.AbstractContextManager[Any]:
@@ -63,6 +77,7 @@ class Network:
         self.plain, self.called = model, model
         self.precision, self.machine, self.say = settings.precision, machine, say
         self.is_compiled = should_compile(settings.compile, machine)
+        self.scaler = loss_scaler(settings.precision, machine)
         self.graphs_before = 0
         if self.is_compiled:
             self.called = torch.compile(model, dynamic=True, backend=backend)  # type: ignore[assignment]

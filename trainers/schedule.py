@@ -12,6 +12,8 @@ from typing import Literal
 from trainers.settings import Gradient
 
 DEFAULT_EPOCHS = 10.0
+MOMENTUM_START = 0.85
+"""Where a momentum that is warmed up begins: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon."""
 EVALUATION_SHARE = 0.1
 """Evaluating may take this share of the training time where a budget in seconds leaves the number of epochs open."""
 
@@ -27,6 +29,19 @@ def lr_factor(progress: float, settings: Gradient) -> float:
     if settings.schedule == "wsd":
         return rise * (floor + (1 - floor) * root_fall(share_after(progress, 1 - settings.warmdown)))
     return rise
+
+
+def decay_factor(progress: float, settings: Gradient) -> float:
+    """The weight decay at `progress` as a share of its peak."""
+    return 1 - progress if settings.decay_schedule == "linear" else 1.0
+
+
+def momentum_at(progress: float, settings: Gradient) -> float | None:
+    """The momentum at `progress`; None where the settings leave it to the optimizer."""
+    if settings.momentum_warmup == 0:
+        return None
+    start, peak = min(MOMENTUM_START, settings.momentum), settings.momentum
+    return start + (peak - start) * min(1.0, progress / settings.momentum_warmup)
 
 
 def share_after(progress: float, start: float) -> float:
@@ -61,17 +76,24 @@ class Budget:
         epochs = DEFAULT_EPOCHS if settings.epochs is None else settings.epochs
         return cls("epochs", max(1, round(epochs * steps_per_epoch)))
 
-    def progress(self, steps: float, seconds: float) -> float:
-        """Progress in [0, 1] after `steps` steps and `seconds` of training time."""
-        return min(1.0, (seconds if self.name == "seconds" else steps) / self.amount)
+    def progress(self, steps: float, seconds: float, step_seconds: float = 0.0) -> float:
+        """Progress in [0, 1] after `steps` steps and `seconds` of training time, of which a step takes `step_seconds`.
 
-    def progress_within(self, step: int, seconds: float) -> float:
+        A budget in seconds is used up when another step would end farther beyond it than this one ends before it.
+        """
+        if self.name != "seconds":
+            return min(1.0, steps / self.amount)
+        return 1.0 if seconds + step_seconds / 2 >= self.amount else seconds / self.amount
+
+    def progress_within(self, step: int, seconds: float, step_seconds: float = 0.0) -> float:
         """Progress in the middle of step number `step` (from 0).
 
         The middle, because at the start of the first step a warm-up, and at the end of the last one a fall to zero,
-        would waste that step on a learning rate of 0. Of seconds the middle of a step is not known.
+        would waste that step on a learning rate of 0.
         """
-        return self.progress(step + 0.5, seconds)
+        if self.name != "seconds":
+            return self.progress(step + 0.5, seconds)
+        return min(1.0, (seconds + step_seconds / 2) / self.amount)
 
 
 def crosses_mark(before: float, after: float, num_marks: int) -> bool:

@@ -7,6 +7,34 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Flags = Mapping[str, Callable[[Any], dict[str, Any]]]
+Optimizer = Literal[
+    "adamw", "sgd", "muon+adamw", "adafactor", "lamb", "lars", "lion", "schedule-free", "soap", "adamw-8bit"
+]
+
+OPTIMIZER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    # The table of rates per role of the practice around nanochat, which scales embeddings and head by width and leaves
+    # scalars unscaled; the request for this zoo scales all three: train.width_scaled=[embedding,head] for the former.
+    "muon+adamw": {
+        "lr": 0.04,
+        "weight_decay": 0.2,
+        "decay_schedule": "linear",
+        "embedding_lr": 0.6,
+        "head_lr": 0.004,
+        "scalar_lr": 0.005,
+        "width_scaled": ("embedding", "head", "scalar"),
+        "betas": (0.8, 0.95),
+        "eps": 1e-10,
+        "momentum": 0.95,
+        "warmup": 0.0,
+    },
+    "lion": {"lr": 1e-4, "weight_decay": 0.1, "betas": (0.9, 0.99)},  # Chen et al. 2023, arXiv 2302.06675, section 5
+    "schedule-free": {"lr": 2.5e-3, "schedule": "constant"},  # Defazio et al. 2024, arXiv 2405.15682
+    "soap": {"lr": 3e-3, "betas": (0.95, 0.95)},  # Vyas et al. 2024, arXiv 2409.11321, section 6
+    "lamb": {"eps": 1e-6},  # You et al. 2020, arXiv 1904.00962
+    "lars": {"lr": 0.1, "weight_decay": 1e-4},  # You et al. 2017, arXiv 1708.03888
+    "adafactor": {"lr": 1e-2},  # Shazeer & Stern 2018, arXiv 1804.04235
+}
+"""What a setting is under an optimizer where neither recipe nor user says it."""
 
 
 class _Settings(BaseModel):
@@ -33,27 +61,47 @@ class Gradient(_Settings):
     micro_batch_size: int | None = Field(None, gt=0, description="examples at once; None: the whole batch")
     micro_batch_tokens: int | None = Field(None, gt=0, description="padded size of a micro-batch at most")
     eval_batch_size: int = Field(64, gt=0)
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    lr: float = Field(1e-3, gt=0)
+    optimizer: Optimizer = "adamw"
+    lr: float = Field(1e-3, gt=0, description="peak rate; muon+adamw: of the matrices")
     head_lr: float | None = Field(None, gt=0, description="lr of the head; None: lr")
+    embedding_lr: float | None = Field(None, gt=0, description="lr of embeddings; None: lr")
+    scalar_lr: float | None = Field(None, gt=0, description="lr of norms, biases, scalars; None: lr")
+    width_scaled: tuple[Literal["matrix", "embedding", "head", "scalar"], ...] = Field(
+        (), description="roles whose lr is multiplied by (model width / 768) ** -0.5"
+    )
     layer_decay: float = Field(1.0, gt=0, le=1, description="lr factor a layer, from the head down to the input")
     freeze_epochs: float = Field(0.0, ge=0, description="epochs in which only the head learns")
     weight_decay: float = Field(0.01, ge=0)
+    decay_schedule: Literal["constant", "linear"] = Field("constant", description="linear: decay falls to 0")
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1, description="sgd only")
+    momentum: float = Field(0.9, ge=0, lt=1, description="sgd, lars, and the matrices of muon+adamw")
+    momentum_warmup: float = Field(0.0, ge=0, lt=1, description="share of training in which momentum rises from 0.85")
     schedule: Literal["cosine", "trapezoid", "wsd", "constant"] = "cosine"
     warmup: float = Field(0.05, ge=0, lt=1, description="share of training in which lr rises")
     warmdown: float = Field(0.3, ge=0, le=1, description="share in which lr falls; trapezoid and wsd")
     final_lr: float = Field(0.0, ge=0, le=1, description="last lr as a share of the peak")
     clip: float | None = Field(1.0, gt=0, description="gradient norm at most; None: no clipping")
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    ema: float | None = Field(None, gt=0, lt=1, description="decay of averaged weights; None: no average")
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     evaluations: int | None = Field(None, gt=0, description="how many over the run; None: once an epoch")
     patience: int | None = Field(None, gt=0, description="evaluations without gain before stopping")
     save_steps: int | None = Field(None, gt=0, description="also snapshot every so many steps")
     keep: Literal["best", "last"] = "best"
+    guard: bool = Field(True, description="skip outlying steps and go back when the loss stays high; False: end")
+    rollback_lr: float = Field(1.0, gt=0, le=1, description="lr factor after going back, rising to 1 in 200 steps")
+    checkpoint_activations: bool = Field(False, description="compute activations twice to save memory")
+    profile: bool = Field(False, description="trace a few steps: profile/ in the run folder")
+    watch_activations: bool = Field(False, description="statistics of each layer: activations.jsonl")
     max_loss: float = Field(100.0, gt=0, description="mean loss above which training is called diverged")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _optimizers_own(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        return {**OPTIMIZER_DEFAULTS.get(str(values.get("optimizer")), {}), **values}
 
     @model_validator(mode="after")
     def _one_budget(self) -> "Gradient":

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from trainers import optim
 from trainers.checkpoint import MARKER, Snapshots, damage, write_folder, write_json
 from trainers.contract import Role
+from trainers.errors import DoesNotFitError
 from trainers.settings import Gradient
 
 
@@ -98,7 +100,7 @@ def test_weights_buffers_memory_and_chance_come_back_bit_by_bit(snapshots):
     assert twin.num_seen == 2
     assert twin.out.weight is twin.embed.weight
     assert torch.equal(twin.embed.weight, model.embed.weight)
-    memory, copied = optim.optimizer_tensors(optimizer), optim.optimizer_tensors(other)
+    memory, copied = optim.optimizer_memory(optimizer)[1], optim.optimizer_memory(other)[1]
     assert memory.keys() == copied.keys() == {f"embed.weight/{key}" for key in ("step", "exp_avg", "exp_avg_sq")}
     assert all(torch.equal(memory[key], copied[key]) for key in memory)
 
@@ -106,11 +108,22 @@ def test_weights_buffers_memory_and_chance_come_back_bit_by_bit(snapshots):
 def test_the_two_newest_stay_and_the_best_of_each(snapshots):
     for step, best in [(1, 1), (2, 1), (3, 3), (4, 3), (5, 3)]:
         snapshots.write(state(step, best), *trained())
-    assert names(snapshots) == ["step-00000003", "step-00000004", "step-00000005"]
+    assert names(snapshots) == ["step-00000001", "step-00000003", "step-00000004", "step-00000005"]
     snapshots.write(state(6, 6), *trained())
     # 5 still says that 3 is the best: should 6 be torn, training goes on from 5.
-    assert names(snapshots) == ["step-00000003", "step-00000005", "step-00000006"]
+    assert names(snapshots) == ["step-00000001", "step-00000003", "step-00000005", "step-00000006"]
     assert [event["step"] for event in snapshots.events] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("every", [1, 10, 50])
+def test_there_is_always_a_snapshot_to_go_back_to(snapshots, every, monkeypatch):
+    monkeypatch.setattr("trainers.checkpoint.sync", lambda path: None)
+    for step in range(every, 181, every):
+        snapshots.write(state(step), *trained())
+        if step > 130:
+            lag = step - int(snapshots.newest_until(step - 30).name[5:])
+            assert 30 <= lag <= 30 + max(30, every)
+        assert len(names(snapshots)) <= 4
 
 
 def corrupt(folder):
@@ -151,3 +164,43 @@ def test_what_a_kill_left_unfinished_is_no_snapshot(snapshots):
 
 def test_without_snapshots_there_is_no_newest(snapshots):
     assert snapshots.newest() is None
+
+
+def test_training_goes_on_while_a_snapshot_is_written(snapshots, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr("trainers.checkpoint.sync", lambda path: go_on.wait(10))
+    model, optimizer = trained()
+    with snapshots:
+        snapshots.write(state(2), model, optimizer)
+        before = model.embed.weight.detach().clone()
+        with torch.no_grad():
+            model.embed.weight.add_(1)
+        assert snapshots.newest() is None, "it is still being written"
+        go_on.set()
+    snapshots.restore_model(snapshots.path(2), model)
+    assert torch.equal(model.embed.weight, before), "what was copied when it was asked for"
+
+
+def test_a_full_disk_is_said_at_the_next_snapshot_or_at_the_end(snapshots, monkeypatch):
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trainers.checkpoint.sync", full)
+    with pytest.raises(DoesNotFitError, match=r"No space left on device.*Make room"), snapshots:
+        snapshots.write(state(1), *trained())
+    with pytest.raises(KeyError), snapshots:  # another error comes first
+        raise snapshots.write(state(1), *trained()) or KeyError
+    assert "No space left" in snapshots.events[-1]["text"]
+
+
+def test_a_snapshot_of_another_model_names_where_they_differ(snapshots):
+    snapshots.write(state(1), *trained())
+    with pytest.raises(ValueError, match="another model; they differ in bias"):
+        snapshots.restore_model(snapshots.path(1), nn.Linear(4, 6))
+
+
+def test_a_snapshot_is_replaced_without_a_moment_in_which_there_is_none(tmp_path, monkeypatch):
+    write_folder(tmp_path / "a", {"x.json": lambda path: write_json(path, 1)})
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    write_folder(tmp_path / "a", {"x.json": lambda path: write_json(path, 2)})
+    assert json.loads((tmp_path / "a.old.tmp" / "x.json").read_text()) == 1

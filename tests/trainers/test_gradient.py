@@ -59,6 +59,11 @@ VARIANTS = {
     "batch norm": ({}, {"norm": True}),
     "augmented": ({}, {"noise": 0.5}),
     "sgd": ({"optimizer": "sgd"}, {}),
+    "muon": ({"optimizer": "muon+adamw"}, {"dropout": 0.3}),
+    "soap": ({"optimizer": "soap"}, {}),
+    "averaged": ({"ema": 0.9, "keep": "best"}, {"dropout": 0.3}),
+    "averaged to the last": ({"ema": 0.9}, {}),
+    "schedule-free": ({"optimizer": "schedule-free", "keep": "best"}, {"norm": True}),
     "frozen at first": ({"freeze_epochs": 1.5}, {"dropout": 0.3}),
     "best": ({"keep": "best", "evaluations": 5, "patience": 4}, {"dropout": 0.3}),
     "mid-epoch saves": ({"save_steps": 3}, {"dropout": 0.3, "noise": 0.5}),
@@ -82,7 +87,7 @@ def test_a_run_that_ended_early_and_was_resumed_has_the_same_bits(tmp_path, whol
     settings, task = VARIANTS[name]
     settings, rows, valid = {**FULL, **settings}, vector_rows(45), vector_rows(20, 1)
     whole, facts = whole_runs[name]
-    with pytest.raises((StoppedError, MemoryError)):
+    with pytest.raises((StoppedError, RuntimeError)):
         learner_of(settings, **task).fit(rows, valid, ToyWatch(tmp_path / "cut", stop_at=end))
     resumed, watch = learner_of(settings, **task), ToyWatch(tmp_path / "cut")
     again = resumed.fit(rows, valid, watch)
@@ -108,7 +113,8 @@ def test_killed_with_sigkill_in_its_second_epoch_and_resumed_the_bits_are_the_sa
     watch = ToyWatch(tmp_path / "killed")
     resumed.fit(vector_rows(45), vector_rows(20, 1), watch)
     whole.fit(vector_rows(45), vector_rows(20, 1), ToyWatch(tmp_path / "whole"))
-    assert [event["step"] for event in watch.of_kind("resume")] == [8]
+    # Step 8's snapshot was given to the thread just before the kill: it is there as a whole or not at all.
+    assert watch.of_kind("resume")[0]["step"] in (6, 8)
     assert_same_bits(resumed, whole)
 
 

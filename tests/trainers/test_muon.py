@@ -1,5 +1,7 @@
 """Muon against a float64 SVD, against torch.optim.Muon, and against AdamW of torch."""
 
+import math
+
 import pytest
 import torch
 
@@ -138,3 +140,31 @@ def test_a_matrix_of_zero_gradient_stays_finite():
     weight.grad = torch.zeros(4, 4)
     MuonAdamW([{"params": [weight], "kind": "muon", "lr": 0.1}], betas=(0.9, 0.95), eps=1e-8).step()
     assert torch.isfinite(weight).all()
+
+
+@pytest.mark.parametrize("bad", [math.nan, 3.0])
+def test_a_step_that_is_left_out_on_the_device_changes_nothing(bad):
+    torch.manual_seed(0)
+    matrix, scalar = torch.nn.Parameter(torch.randn(4, 3)), torch.nn.Parameter(torch.randn(3))
+    groups = [
+        {"params": [matrix], "kind": "muon", "lr": 0.1, "weight_decay": 0.1},
+        {"params": [scalar], "kind": "adamw", "lr": 0.1},
+    ]
+    optimizer = MuonAdamW(groups, betas=(0.8, 0.95), eps=1e-10)
+
+    def step(value, skip):
+        matrix.grad, scalar.grad = torch.full((4, 3), value), torch.full((3,), value)
+        matrix.grad[0, 0] = 0.5
+        optimizer.found_inf = torch.tensor(float(skip))
+        optimizer.step()
+
+    def memory():
+        tensors = [matrix, scalar, *(v for p in (matrix, scalar) for k, v in optimizer.state[p].items() if k != "step")]
+        return [tensor.detach().clone() for tensor in tensors]
+
+    step(1.0, skip=False)
+    before = memory()
+    step(bad, skip=True)
+    assert all(torch.equal(a, b) for a, b in zip(memory(), before, strict=True))
+    step(1.0, skip=False)
+    assert not torch.equal(matrix, before[0])

@@ -5,7 +5,7 @@ import torch
 from toys import VectorTask, vector_rows, vector_statistics
 
 from trainers.contract import Machine
-from trainers.precision import Network, autocast, autocast_dtype, matmul_precision, placed, should_compile
+from trainers.precision import Network, autocast, autocast_dtype, loss_scaler, matmul_precision, placed, should_compile
 from trainers.settings import Gradient
 
 
@@ -21,6 +21,13 @@ def test_auto_is_bf16_exactly_where_the_machine_has_it():
     assert autocast_dtype("auto", Machine(bf16=False)) is None
     assert autocast_dtype("fp32", Machine(bf16=True)) is None
     assert autocast_dtype("bf16", Machine(bf16=False)) is torch.bfloat16
+
+
+def test_fp16_scales_its_loss_and_other_formats_do_not():
+    assert autocast_dtype("fp16", Machine()) is torch.float16
+    assert loss_scaler("fp16", Machine()).is_enabled()
+    assert not loss_scaler("bf16", Machine()).is_enabled()
+    assert not loss_scaler("auto", Machine(bf16=True)).is_enabled()
 
 
 def test_products_are_computed_in_the_planned_format():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainers.schedule import Budget, crosses_mark, is_affordable, lr_factor
+from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
 from trainers.settings import Gradient
 
 SHAPES = ["cosine", "trapezoid", "wsd", "constant"]
@@ -82,3 +82,22 @@ def test_evaluating_stays_within_a_tenth_of_the_time():
     assert is_affordable(0.0, 0, 0.1)
     assert is_affordable(4.0, 4, 50.0)
     assert not is_affordable(4.0, 4, 49.0)
+
+
+def test_weight_decay_falls_to_nothing_where_it_is_linear():
+    assert [decay_factor(at, Gradient(decay_schedule="linear")) for at in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
+    assert decay_factor(0.5, Gradient()) == 1.0
+
+
+def test_momentum_rises_from_its_start_over_its_share_of_training():
+    settings = Gradient(momentum=0.95, momentum_warmup=0.5)
+    assert [momentum_at(at, settings) for at in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.85, 0.9, 0.95, 0.95])
+    assert momentum_at(0.5, Gradient()) is None
+
+
+def test_seconds_end_at_the_step_that_ends_nearest_to_them():
+    budget = Budget("seconds", 10.0)
+    assert budget.progress(0, 9.4, 1.0) == pytest.approx(0.94)
+    assert budget.progress(0, 9.5, 1.0) == 1.0
+    assert budget.progress_within(0, 9.4, 1.0) == pytest.approx(0.99)
+    assert budget.progress_within(0, 0.0) == 0.0

@@ -77,7 +77,7 @@ class ToyWatch:
         if self.stop_at[1] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.stop_at[1] == "crash":
-            raise MemoryError("crash")
+            raise RuntimeError("crash")
         return self.stop_at[1]
 
     def of_kind(self, kind: str) -> list[JSON]:
