@@ -5,6 +5,7 @@ the groups allow), `time` (the last rows are the test) and `given` (as the user 
 proof: sizes, class shares, groups, and the highest similarity found across sides where the data type can measure one.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,17 @@ RULES = ("random", "stratified", "grouped", "time", "given")
 SHARES = (0.70, 0.15, 0.15)
 LARGEST_FREE_GROUP = 0.20
 """A group with more than this share of the rows goes whole to train: no test made of one family is worth having."""
+_GROUPS_GIVEN_UP = (
+    "the groups leave a part without rows, so they are given up and similar rows may be on both sides ({})"
+)
 _PARTS = ("train", "valid", "test")
 _MOST_ROUNDS = 20
 
 
-def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None) -> Split:
+def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None, named: bool = False) -> Split:
     """Divide `num_rows` rows by `keys`; `rule` overrides what the data type chose, and the evidence then says so.
+
+    named: the user named the groups or the rule. Else groups that leave no rows for a part are given up, out loud.
 
     Raises UsageError for an unknown rule or one whose key is missing, DataError when train or test would be empty.
     """
@@ -31,14 +37,37 @@ def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None)
     part = _assign(chosen, keys, num_rows, rng)
     group = np.arange(num_rows) if keys.group is None else _codes(keys.group)
     moved = _move_leaks(keys, part, group) if chosen == "grouped" else {}
+    if keys.group is not None and not named and _is_short(part):
+        chosen, moved = _without_groups(chosen, keys), {"optimistic": _GROUPS_GIVEN_UP.format(keys.because)}
+        part = _assign(chosen, replace(keys, group=None), num_rows, rng)
+    if chosen in ("random", "stratified") and _is_short(part) and num_rows >= len(_PARTS):
+        part = _one_in_each(num_rows, rng)
     train, valid, test = (np.flatnonzero(part == k) for k in range(3))
     for name, rows in zip(_PARTS, (train, valid, test), strict=True):
         if not len(rows) and name != "valid":
             raise DataError(
                 f"The {chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups."
             )
-    evidence = {**_evidence(keys, part, group), **moved, **_override(keys, chosen)}
+    evidence = {**_evidence(keys, part, group), **_override(keys, chosen), **moved}
     return Split(chosen, train, valid, test, group, evidence)
+
+
+def _is_short(part: np.ndarray) -> bool:
+    return len({0, 1, 2} - set(part.tolist())) > 0
+
+
+def _without_groups(rule: str, keys: Keys) -> str:
+    if rule != "grouped":
+        return rule
+    return "random" if keys.stratum is None else "stratified"
+
+
+def _one_in_each(num_rows: int, rng: np.random.Generator) -> np.ndarray:
+    """A random split of very few rows, none of the parts empty."""
+    num_held = max(1, round(SHARES[1] * num_rows))
+    part = np.zeros(num_rows, np.int64)
+    part[: 2 * num_held] = np.repeat([1, 2], num_held)
+    return rng.permutation(part)
 
 
 def _checked_rule(rule: str, keys: Keys) -> str:
@@ -188,11 +217,15 @@ def _move_leaks(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
 def _evidence(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
     sizes = {name: int((part == code).sum()) for code, name in enumerate(_PARTS)}
     groups = {name: len(np.unique(group[part == code])) for code, name in enumerate(_PARTS)}
+    shares = _class_shares(keys, part)
+    absent = sorted(shares.get("train", {}).keys() - shares.get("test", {}).keys())
+    rare = [f"class {name!r} has no row in the test: its few rows train" for name in absent]
     return {
         "because": keys.because,
+        "warnings": rare,
         "num_rows": {**sizes, "unused": int((part < 0).sum())},
         "num_groups": groups,
-        "class_shares": _class_shares(keys, part),
+        "class_shares": shares,
         **keys.evidence,
     }
 
@@ -204,5 +237,7 @@ def _class_shares(keys: Keys, part: np.ndarray) -> JSON:
     shares = {}
     for code, name in enumerate(_PARTS):
         found, counts = np.unique(labels[part == code], return_counts=True)
-        shares[name] = {label: round(int(n) / int(counts.sum()), 4) for label, n in zip(found, counts, strict=True)}
+        shares[name] = {
+            str(label): round(int(n) / int(counts.sum()), 4) for label, n in zip(found, counts, strict=True)
+        }
     return shares

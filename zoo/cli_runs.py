@@ -1,6 +1,7 @@
 """The verbs that touch data: train, plan, resume, evaluate, predict. Heavy modules are imported when a verb runs."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -205,15 +206,16 @@ def _show_run(done: Any, *, as_json: bool) -> None:
 
 def _prepare_process(offline: bool) -> None:
     """Settings that must stand before torch or a hub client is imported."""
-    import os
-
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:  # the reader of the log has left (`2>&1 | head`): training goes on without it
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
 
 
 def _print_json(value: Any) -> None:

@@ -64,6 +64,20 @@ def demo_of(recipe: Recipe, say: Callable[[str], None]) -> tuple[Any, Request, J
     return demo.data, demo.request, {"options": options, "train": dict(recipe.demo.train)}
 
 
+def accepted(data: Any) -> Any:
+    """A path as it is, a DataFrame with text column names. Raises DataError for anything else, and for cells that hold
+    lists or other containers."""
+    if isinstance(data, str | Path):
+        return data
+    if not (hasattr(data, "columns") and hasattr(data, "iloc")):
+        raise DataError(f"data is a {type(data).__name__}: give the path of a file or folder, or a pandas DataFrame.")
+    for name in data.columns:
+        cells = data[name]
+        if cells.dtype == object and any(isinstance(cell, list | dict | set | tuple | np.ndarray) for cell in cells):
+            raise DataError(f"DataFrame: column {name!r} holds lists or other containers. Give one value a cell.")
+    return data.rename(columns=str)
+
+
 def fingerprint(data: Any, request: Request) -> JSON:
     """What identifies the data: a hash of the contents of files and frames, of names and sizes of a folder's files."""
     found = {"data": _digest(data)}

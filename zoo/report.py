@@ -60,7 +60,7 @@ def prediction_frame(ids: Any, predictions: Predictions, *, like: Any) -> Any:
     """predictions.csv as a DataFrame, with the index of `like` when that is one."""
     import pandas as pd
 
-    return pd.DataFrame(prediction_columns(ids, predictions), index=getattr(like, "index", None))
+    return pd.DataFrame(prediction_columns(ids, predictions), index=like.index if hasattr(like, "columns") else None)
 
 
 def write_predictions(path: Path, ids: Any, predictions: Predictions, truth: np.ndarray | None = None) -> None:
@@ -106,7 +106,7 @@ def score_text(score: JSON) -> str:
     if score["value"] is None:
         return "undefined"
     if score["low"] is None:
-        return f"{score['value']:.4g} (too few groups)"
+        return f"{score['value']:.4g} (too few)"
     return f"{score['value']:.4g} ({score['low']:.4g}-{score['high']:.4g})"
 
 

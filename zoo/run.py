@@ -7,6 +7,7 @@ run.predict(frame)
 import os
 import resource
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,9 +20,9 @@ from domains import metrics as scoring
 from domains.contract import Facts, Request, Split
 from domains.splits import make_split
 from trainers.contract import JSON, Learner, Plan, Predictions
-from trainers.errors import DataError, MissingError, UsageError
+from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
 from zoo import hardware, report, saved
-from zoo.data_in import Usable, demo_of, fingerprint, usable_rows
+from zoo.data_in import Usable, accepted, demo_of, fingerprint, usable_rows
 from zoo.plan import Wishes, parts_of, plan_run, with_settings
 from zoo.registry import Recipe, load_registry
 from zoo.watch import RunWatch
@@ -58,7 +59,7 @@ class Run:
     def predict(self, data: Any) -> Any:
         """Answers for every row of a file, folder or DataFrame, in order, as a DataFrame with the columns of
         predictions.csv (and the index of a DataFrame that was given). Rows that cannot be used say why in `problem`."""
-        ids, predictions = self.answers(data)
+        ids, predictions = self.answers(data, say=_warn)
         return report.prediction_frame(ids, predictions, like=data)
 
     def evaluate(
@@ -74,7 +75,7 @@ class Run:
         domain, _ = parts_of(load_registry().get(self.plan.recipe))
         facts = Facts.from_json(self.plan.facts)
         request = self._request(target or facts.target, labels)
-        usable = usable_rows(domain.read(data, request), skip_bad=skip_bad)
+        usable = usable_rows(domain.read(accepted(data), request), skip_bad=skip_bad)
         _tell(usable.notices, say)
         table = usable.table
         group = domain.keys(table, self.plan.task, request, fast=True).group
@@ -83,17 +84,21 @@ class Run:
         return scoring.scores(domain.metrics(facts), table.target(), predictions, groups)
 
     def _request(self, target: str | None, labels: str | None = None) -> Request:
-        config = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
-        named = Request(**config["request"])
+        named = Request(**self._config()["request"])
         return replace(named, target=target, labels=labels, facts=Facts.from_json(self.plan.facts))
+
+    def _config(self) -> JSON:
+        return dict(yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8")))
 
     def answers(self, data: Any, *, say: Say = None) -> tuple[Any, Predictions]:
         """The ids and the answers of every row, in order; data None is the recipe's demo."""
         recipe = load_registry().get(self.plan.recipe)
         domain, _ = parts_of(recipe)
+        if data is None and not self._config()["demo"]:
+            raise UsageError("Which rows? Give a file or folder; only a run of the recipe's demo can predict without.")
         if data is None:
             data, _, _ = demo_of(recipe, say or (lambda line: None))
-        reading = domain.read(data, self._request(None))
+        reading = domain.read(accepted(data), self._request(None))
         _tell(reading.notices, say)
         reasons = {row.position: row.reason for row in reading.bad}
         good = np.array([i for i in range(len(reading.table)) if i not in reasons], dtype=np.int64)
@@ -119,18 +124,25 @@ def prepare(
     domain, _ = parts_of(entry)
     demo: JSON = {}
     request = request or Request()
+    if data is None and request != Request(task=request.task):
+        raise UsageError("There is no --data, only what to do with it. Give --data FILE, or neither for the demo.")
     if data is None:
         data, request, demo = demo_of(entry, say)
     machine = hardware.detect(wishes.device)
+    data = accepted(data)
     reading = domain.read(data, request)
     _check_task(entry, reading.task)
     usable = usable_rows(reading, skip_bad=skip_bad)
     _tell(usable.notices, say)
     table, task = usable.table, reading.task
     keys = domain.keys(table, task, request, fast=fast)
-    parts = make_split(keys, len(table), seed=wishes.seed, rule=split)
+    parts = make_split(keys, len(table), seed=wishes.seed, rule=split, named=request.group is not None)
+    _tell(parts.evidence["warnings"], say)
+    if "optimistic" in parts.evidence:
+        say(f"split: optimistic scores: {parts.evidence['optimistic']}")
     facts = domain.describe(table.take(parts.train), task, request)
     plan = plan_run(entry, facts, machine=machine, wishes=wishes, demo=demo)
+    _tell(plan.estimates.get("notes", ()), say)
     config = {
         "recipe": recipe,
         "data": str(data) if isinstance(data, str | Path) else None,
@@ -175,6 +187,7 @@ def train(
     Arguments are the command line's flags (`zoo train --help`); `say` receives progress lines, silent when None.
     """
     started = time.monotonic()
+    target = None if target is None else str(target)
     request = Request(target, task, group, order, id_column, labels, dict(columns or {}))
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed)
     job = prepare(recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=say)
@@ -227,8 +240,11 @@ def _finish(folder: Path, job: Job, learner: Learner, *, started: float, say: Sa
     metrics = domain.metrics(Facts.from_json(job.plan.facts))
     watch = RunWatch(folder, metrics[0], say)
     cpu_before = _cpu_seconds()
-    with watch.hearing_signals():
-        actual = learner.fit(job.part("train"), job.part("valid"), watch)
+    try:
+        with watch.hearing_signals():
+            actual = learner.fit(job.part("train"), job.part("valid"), watch)
+    except (StoppedError, InterruptedByUser) as error:
+        raise type(error)(str(error).replace("zoo resume RUN", f"zoo resume {folder}")) from None
     scores, predictions = _judge(job, learner, say)
     test = job.part("test")
     learner.save(folder / "model")
@@ -274,6 +290,10 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
         "baseline": rivals,
         "num_rows": {name: len(rows) for name, rows in parts.items()},
     }, test
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=4)
 
 
 def _tell(notices: Sequence[str], say: Say) -> None:
@@ -325,7 +345,7 @@ def _job_again(folder: Path, data: Any) -> Job:
     if fingerprint(data, request) != saved.read_json(folder / "data.json")["fingerprint"]:
         raise DataError(f"{data}: changed since the run began, so it cannot continue exactly. Train again.")
     domain, _ = parts_of(entry)
-    usable = usable_rows(domain.read(data, request), skip_bad=config["skip_bad"])
+    usable = usable_rows(domain.read(accepted(data), request), skip_bad=config["skip_bad"])
     return Job(entry, request, usable, _split_again(folder, usable), plan, data, config)
 
 

@@ -89,7 +89,10 @@ def verify(folder: Path) -> None:
     """Raise DataError unless every file is as it was sealed. Raises UsageError where `folder` is no finished run."""
     if not folder.is_dir():
         near = did_you_mean(folder.name, [path.name for path in folder.parent.glob("*") if path.is_dir()])
-        raise UsageError(f"{folder}: no such run folder.{near}")
+        what = "no such run folder"
+        if folder.exists():
+            what = "this is a file, not a run folder. Give the folder that zoo train printed last"
+        raise UsageError(f"{folder}: {what}.{near}")
     if not is_complete(folder):
         if (folder / "plan.json").exists():
             raise UsageError(f"{folder}: this run is not finished. Continue it with: zoo resume {folder}")

@@ -24,7 +24,7 @@ def parts_of(split):
 def test_no_group_is_ever_on_two_sides_and_no_row_is_lost(groups, seed):
     keys = Keys("grouped", "by family", group=groups, stratum=[g % 2 for g in groups])
     try:
-        split = make_split(keys, len(groups), seed=seed)
+        split = make_split(keys, len(groups), seed=seed, named=True)
     except DataError:
         return  # too few groups for three parts
     train, valid, test = parts_of(split)
@@ -112,3 +112,22 @@ def test_an_unknown_rule_or_a_missing_key_is_named():
         make_split(Keys(), 10, seed=0, rule="stratifed")
     with pytest.raises(UsageError, match="--group"):
         make_split(Keys(), 10, seed=0, rule="grouped")
+
+
+def test_groups_found_by_likeness_that_leave_no_test_are_given_up_out_loud_but_not_named_ones():
+    keys = Keys("grouped", "look alike", group=[0] * 40, stratum=["a", "b"] * 20)
+    split = make_split(keys, 40, seed=0)
+    assert all(len(part) for part in parts_of(split))
+    assert "given up" in split.evidence["optimistic"]
+    with pytest.raises(DataError, match="leaves no rows for test"):
+        make_split(keys, 40, seed=0, named=True)
+
+
+def test_four_rows_still_give_three_parts():
+    split = make_split(Keys("stratified", stratum=["a", "b", "a", "b"]), 4, seed=0)
+    assert [len(part) for part in parts_of(split)] == [2, 1, 1]
+
+
+def test_a_class_that_only_trains_is_said():
+    split = make_split(Keys("stratified", stratum=[3] * 40 + [9] * 2), 42, seed=0)
+    assert split.evidence["warnings"] == ["class '9' has no row in the test: its few rows train"]
