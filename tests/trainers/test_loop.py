@@ -133,7 +133,7 @@ def test_steps_and_epochs_end_exactly(tmp_path, budget, num_steps, reason):
 def test_seconds_count_training_and_not_evaluation(tmp_path):
     _, facts, _ = fitted(tmp_path, {"seconds": 0.4}, valid=vector_rows(400, 1))
     assert facts["stopped_because"] == "seconds"
-    assert 0.38 <= facts["seconds_train"] < 1.0
+    assert 0.38 <= facts["seconds_train"] < 0.6
     assert facts["num_evaluations"] >= 1
 
 
@@ -144,12 +144,7 @@ def test_a_budget_in_seconds_ends_within_five_percent_of_itself(tmp_path, step_s
             time.sleep(step_seconds)
             return super().loss(model, inputs)
 
-    # A machine's hiccup of 20 ms is no fault of the loop's: one of three tries must be within.
-    for number in range(3):
-        folder = tmp_path / str(number)
-        _, facts, watch = fitted(folder, {"seconds": 1.0, "lr": 0.01}, valid=vector_rows(9, 1), make=Slow)
-        if abs(facts["seconds_train"] - 1.0) <= 0.05:
-            break
+    _, facts, watch = fitted(tmp_path, {"seconds": 1.0, "lr": 0.01}, valid=vector_rows(9, 1), make=Slow)
     assert abs(facts["seconds_train"] - 1.0) <= 0.05
     assert watch.of_kind("step")[-1]["progress"] == 1.0
     assert watch.of_kind("step")[-1]["lr"] < 0.001, "the schedule came to its end"
