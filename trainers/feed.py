@@ -159,10 +159,12 @@ def size_order(sizes: Sequence[int] | np.ndarray | None, num_rows: int) -> np.nd
 
 @dataclass(frozen=True)
 class Drawn:
-    """One step's micro-batches of this process, and how many examples the step has in all processes."""
+    """One step's micro-batches of this process, and how many examples the step has in all processes (and tokens, where
+    the task tells sizes)."""
 
     batches: list[Batch]
     num_examples: int
+    num_tokens: int | None = None
 
 
 class Feed:
@@ -203,7 +205,8 @@ class Feed:
         """The micro-batches of step number `step`."""
         window = self.window(step)
         parts = dealt(micro_batches(window, self.sizes, **self.cut), self.rank, self.world)
-        return Drawn([self._drawn(step, part) for part in parts], len(window))
+        num_tokens = None if self.sizes is None else int(self.sizes[window].sum())
+        return Drawn([self._drawn(step, part) for part in parts], len(window), num_tokens)
 
     def halve(self) -> bool:
         """Cut micro-batches into halves from now on; False where they are as small as the model allows."""

@@ -37,6 +37,7 @@ from trainers.feed import Ahead, Drawn, Feed, total_counts
 from trainers.guard import LossReader, should_skip
 from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
+from trainers.meter import Meter
 from trainers.precision import Network, matmul_precision, placed
 from trainers.progress import StepLines, rare_collections, summary
 from trainers.rollback import WayBack, next_position, ramp_factor
@@ -88,7 +89,8 @@ def train(
     if snapshot is not None:
         restore(snapshot)
         watch.log(kind="resume", step=state.step, folder=snapshot.name)
-    ladder, lines = MemoryLadder(feed, task, state, watch.log), StepLines(watch.log, state)
+    meter = Meter(task, network, state, machine, watch)
+    ladder, lines = MemoryLadder(feed, task, state, watch.log), StepLines(watch.log, state, meter)
     way = WayBack(
         state,
         settings,
@@ -124,9 +126,11 @@ def train(
             if is_frozen != (state.step < num_frozen_steps):
                 is_frozen = not is_frozen
                 optim.set_head_only(optimizer, is_frozen)
+                meter.forget()
 
             state.position = next_position(state.position, state.passed)
-            window, loss = accumulated(task, network, ahead, ladder, state.position)
+            with meter.counting():
+                window, loss = accumulated(task, network, ahead, ladder, state.position)
             if loss is None:
                 state.num_skipped += 1
                 watch.log(kind="warning", text=f"Step {state.step + 1} skipped: none of its examples has a label.")
@@ -145,7 +149,9 @@ def train(
             state.position += 1
             state.num_samples += window.num_examples
 
-            state.add_time(time.perf_counter() - began, is_compiling=network.num_graphs > num_graphs)
+            spent, is_compiling = time.perf_counter() - began, network.num_graphs > num_graphs
+            state.add_time(spent, is_compiling=is_compiling)
+            meter.add(window, spent, is_compiling=is_compiling)
             progress = budget.progress(state.step, state.seconds, state.step_seconds)
             lines.write(progress, settings.lr * factor, way.norm, is_last=progress >= 1)
             collect(state.step)
@@ -168,6 +174,7 @@ def train(
     kept = keep_best(state, settings, model, snapshots, averages)
     return {
         **summary(state, model, feed.steps_per_epoch),
+        **meter.figures(),
         "compiled_graphs": network.num_graphs,
         "kept": kept,
         "stopped_because": ended,

@@ -164,6 +164,9 @@ def _about() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its code; never returns. Codes: `trainers.errors`."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for name in ("stdout", "stderr"):  # closed by the caller (`2>&-`): what print() wrote there would go elsewhere
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the whole process
     sys.exit(_exit_code(arguments or ["--help"]))
 
 

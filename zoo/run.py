@@ -9,6 +9,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from domains.contract import Facts, Request, Split
 from domains.splits import make_split
 from trainers.contract import JSON, Learner, Plan, Predictions
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
-from zoo import hardware, report, saved
+from zoo import hardware, report, saved, writers
 from zoo.data_in import Usable, accepted, demo_of, fingerprint, usable_rows
 from zoo.plan import Wishes, parts_of, plan_run, with_settings
 from zoo.registry import Recipe, load_registry
-from zoo.watch import RunWatch
+from zoo.watch import RunWatch, bar_for
 
 Say = Callable[[str], None] | None
 
@@ -179,31 +180,36 @@ def train(
     seed: int = 0,
     skip_bad: bool = False,
     fast: bool = False,
+    loggers: Sequence[str] = (),
     out: str | Path | None = None,
     say: Say = None,
+    bar: bool = False,
 ) -> Run:
     """Train `recipe` on a file, folder or DataFrame (the recipe's demo when None) and return the finished run.
 
-    Arguments are the command line's flags (`zoo train --help`); `say` receives progress lines, silent when None.
+    Arguments are the command line's flags (`zoo train --help`). loggers: names of `zoo.writers.KINDS` (--log).
+    say: receives lines about progress, silent when None.   bar: shows a bar on stderr, if that is a terminal.
     """
     started = time.monotonic()
+    loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
     request = Request(target, task, group, order, id_column, labels, dict(columns or {}))
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed)
     job = prepare(recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=say)
+    job = replace(job, config={**job.config, "loggers": list(loggers)})
     _, family = parts_of(job.recipe)
     learner = family.build(job.plan)
     folder = saved.new_folder(recipe, out)
     try:
         with saved.locked(folder):
             _write_start(folder, job)
-            return _finish(folder, job, learner, started=started, say=say)
+            return _finish(folder, job, learner, started=started, say=say, bar=bar)
     except (UsageError, DataError, MissingError):
         saved.discard(folder)  # nothing was learned: leave no half-written run
         raise
 
 
-def resume(folder: str | Path, *, data: Any = None, say: Say = None) -> Run:
+def resume(folder: str | Path, *, data: Any = None, say: Say = None, bar: bool = False) -> Run:
     """Continue a run that was stopped or killed, exactly where its last snapshot left it.
 
     data: only for runs on a DataFrame, which a folder cannot name. Raises UsageError for a finished run, DataError when
@@ -215,10 +221,11 @@ def resume(folder: str | Path, *, data: Any = None, say: Say = None) -> Run:
     if not (folder / "plan.json").exists():
         raise UsageError(f"{folder}: nothing to resume (no plan.json).")
     job = _job_again(folder, data)
+    writers.check_names(job.config.get("loggers", ()))
     (folder / "STOP").unlink(missing_ok=True)
     _, family = parts_of(job.recipe)
     with saved.locked(folder):
-        return _finish(folder, job, family.build(job.plan), started=started, say=say)
+        return _finish(folder, job, family.build(job.plan), started=started, say=say, bar=bar)
 
 
 def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | None = None) -> Run:
@@ -234,18 +241,14 @@ def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | 
     return Run(folder, plan, saved.read_json(folder / "metrics.json"), family.load(plan, folder / "model"))
 
 
-def _finish(folder: Path, job: Job, learner: Learner, *, started: float, say: Say) -> Run:
+def _finish(folder: Path, job: Job, learner: Learner, *, started: float, say: Say, bar: bool) -> Run:
     """Fit, judge on the untouched test rows, save, seal."""
-    domain, _ = parts_of(job.recipe)
-    metrics = domain.metrics(Facts.from_json(job.plan.facts))
-    watch = RunWatch(folder, metrics[0], say)
     cpu_before = _cpu_seconds()
-    try:
-        with watch.hearing_signals():
-            actual = learner.fit(job.part("train"), job.part("valid"), watch)
-    except (StoppedError, InterruptedByUser) as error:
-        raise type(error)(str(error).replace("zoo resume RUN", f"zoo resume {folder}")) from None
-    scores, predictions = _judge(job, learner, say)
+    hardware.forget_gpu_peak()
+    with writers.opened(job.config.get("loggers", ()), folder, report.settings_of(job.plan), say) as curves:
+        actual = _fit(folder, job, learner, curves=curves, say=say, bar=bar)
+        scores, predictions = _judge(job, learner, say)
+        curves.write(actual.get("num_steps") or 0, report.scores_on_test(scores))
     test = job.part("test")
     learner.save(folder / "model")
     actual = {
@@ -253,7 +256,8 @@ def _finish(folder: Path, job: Job, learner: Learner, *, started: float, say: Sa
         **actual,
         "seconds_total": round(time.monotonic() - started, 3),
         "cpu_seconds": round(_cpu_seconds() - cpu_before, 3),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_memory_bytes": hardware.peak_memory(),
+        "peak_gpu_memory_bytes": hardware.peak_gpu_memory(),
     }
     saved.write_json(folder / "metrics.json", scores)
     saved.write_json(folder / "actual.json", actual)
@@ -262,6 +266,19 @@ def _finish(folder: Path, job: Job, learner: Learner, *, started: float, say: Sa
     saved.seal(folder)
     saved.append_experiment(folder, report.experiment_row(folder, job.plan, scores, actual))
     return Run(folder, job.plan, scores, learner)
+
+
+def _fit(folder: Path, job: Job, learner: Learner, *, curves: writers.Curves, say: Say, bar: bool) -> JSON:
+    """Train on the training rows, seen and stopped by a person; what happened, for actual.json."""
+    domain, _ = parts_of(job.recipe)
+    metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
+    shown = bar_for(metric.name, job.plan.machine) if bar else None
+    watch = RunWatch(folder, metric, say, bar=shown, curves=curves)
+    try:
+        with watch.hearing_signals(), shown or nullcontext():
+            return learner.fit(job.part("train"), job.part("valid"), watch)
+    except (StoppedError, InterruptedByUser) as error:
+        raise type(error)(str(error).replace("zoo resume RUN", f"zoo resume {folder}")) from None
 
 
 def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
