@@ -248,7 +248,8 @@ def _finish(folder: Path, job: Job, learner: Learner, *, started: float, say: Sa
     with writers.opened(job.config.get("loggers", ()), folder, report.settings_of(job.plan), say) as curves:
         actual = _fit(folder, job, learner, curves=curves, say=say, bar=bar)
         scores, predictions = _judge(job, learner, say)
-        curves.write(actual.get("num_steps") or 0, report.scores_on_test(scores))
+        for problem in curves.write(actual.get("num_steps") or 0, report.scores_on_test(scores)):
+            (say or _warn)(f"warning: {problem}")
     test = job.part("test")
     learner.save(folder / "model")
     actual = {

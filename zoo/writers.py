@@ -1,21 +1,21 @@
 """Curves for other people's viewers: TensorBoard, trackio, Weights & Biases, MLflow. Off unless asked (`--log NAME`).
 
 Every writer keeps what it writes below logs/ in the run folder and asks no network. events.jsonl is written in any case;
-a writer that fails is closed with a warning, and training goes on.
+a writer that fails is left out with a warning, and training goes on.
 """
 
 import importlib.util
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
 from trainers.contract import JSON
 from trainers.errors import MissingError, UsageError, did_you_mean
+from zoo import viewers
 
 FOLDER = "logs"
 _MARKS = ("kind", "step", "last")
@@ -32,89 +32,6 @@ class Writer(Protocol):
         """Bring everything to the disk. Called once, last."""
 
 
-class TensorBoard:
-    """An event file that `tensorboard --logdir RUN/logs` shows. Needs the package tensorboard, not torch."""
-
-    def __init__(self, folder: Path, name: str, settings: JSON) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._event, self._summary = Event, Summary
-        self._file = EventFileWriter(str(folder))
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        from time import time
-
-        found = [self._summary.Value(tag=name, simple_value=value) for name, value in values.items()]
-        self._file.add_event(self._event(step=step, wall_time=time(), summary=self._summary(value=found)))
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class WandB:
-    """A run of Weights & Biases in offline mode; `wandb sync RUN/logs/wandb/offline-run-*` uploads it, if ever."""
-
-    def __init__(self, folder: Path, name: str, settings: JSON) -> None:
-        for variable in ("WANDB_ERROR_REPORTING", "WANDB_DISABLE_GIT"):
-            os.environ.setdefault(variable, "false" if variable.endswith("REPORTING") else "true")
-        import wandb
-
-        quiet = wandb.Settings(console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True)
-        self._run = wandb.init(
-            project="zoo", name=name, dir=str(folder.parent), mode="offline", config=settings, settings=quiet,
-            reinit="create_new",
-        )  # fmt: skip
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        # A step of its own, because wandb's never goes back, as ours does after a rollback.
-        self._run.log({**values, "step": step})
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class Trackio:
-    """A database that `TRACKIO_DIR=RUN/logs/trackio trackio show` shows."""
-
-    def __init__(self, folder: Path, name: str, settings: JSON) -> None:
-        os.environ["TRACKIO_DIR"] = str(folder)
-        import trackio
-
-        self._run = trackio.init(project="zoo", name=name, config=settings, resume="allow", embed=False)
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-class MLflow:
-    """A database that `mlflow ui --backend-store-uri sqlite:///RUN/logs/mlflow/mlflow.db` shows."""
-
-    def __init__(self, folder: Path, name: str, settings: JSON) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        from mlflow import MlflowClient
-
-        folder.mkdir(parents=True, exist_ok=True)
-        self._client = MlflowClient(f"sqlite:///{(folder / 'mlflow.db').resolve()}")
-        found = self._client.get_experiment_by_name("zoo")
-        artifacts = (folder / "artifacts").resolve().as_uri()
-        place = found.experiment_id if found else self._client.create_experiment("zoo", artifact_location=artifacts)
-        self._run = self._client.create_run(place, run_name=name).info.run_id
-        for key, value in settings.items():
-            self._client.log_param(self._run, key, value)
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        for key, value in values.items():
-            self._client.log_metric(self._run, key, value, step=step)
-
-    def close(self) -> None:
-        self._client.set_terminated(self._run)
-
-
 @dataclass(frozen=True)
 class Kind:
     """A writer that can be asked for: open(folder, run name, settings), and the package (and extra) that it needs."""
@@ -123,11 +40,11 @@ class Kind:
     package: str
 
 
-KINDS: dict[str, Kind] = {
-    "tensorboard": Kind(TensorBoard, "tensorboard"),
-    "trackio": Kind(Trackio, "trackio"),
-    "wandb": Kind(WandB, "wandb"),
-    "mlflow": Kind(MLflow, "mlflow"),
+KINDS: Mapping[str, Kind] = {
+    "tensorboard": Kind(viewers.TensorBoard, "tensorboard"),
+    "trackio": Kind(viewers.Trackio, "trackio"),
+    "wandb": Kind(viewers.WandB, "wandb"),
+    "mlflow": Kind(viewers.MLflow, "mlflow"),
 }
 
 
@@ -145,10 +62,14 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Curves:
-    """The writers of one run. A writer that fails is closed, and is missing from then on."""
+    """The writers of one run. A writer that fails is missing from then on."""
 
-    def __init__(self, writers: Mapping[str, Writer]) -> None:
-        self._writers = dict(writers)
+    def __init__(self) -> None:
+        self._writers: dict[str, Writer] = {}
+
+    def add(self, name: str, writer: Writer) -> None:
+        """Let `writer` get what is written from now on."""
+        self._writers[name] = writer
 
     def write(self, step: int, values: Mapping[str, float]) -> list[str]:
         """Hand `values` to every writer; a text for each that failed at it."""
@@ -164,7 +85,7 @@ class Curves:
         problems = []
         for name, writer in list(self._writers.items()):
             try:
-                with redirect_stdout(sys.stderr):  # stdout is for results
+                with redirect_stdout(StringIO()):  # they are chatty, and stdout is for results
                     act(writer)
             except Exception as error:
                 del self._writers[name]
@@ -178,8 +99,10 @@ def opened(names: Sequence[str], folder: Path, settings: JSON, say: Say) -> Iter
 
     Raises MissingError for a package that is installed but does not start: at that time nothing is lost yet.
     """
-    curves = Curves({name: _started(name, folder, settings) for name in names})
+    curves = Curves()
     try:
+        for name in names:
+            curves.add(name, _started(name, folder, settings))
         yield curves
     finally:
         for problem in curves.close():
@@ -191,7 +114,7 @@ def _started(name: str, folder: Path, settings: JSON) -> Writer:
     place = folder / FOLDER / name
     place.mkdir(parents=True, exist_ok=True)
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(StringIO()):
             return KINDS[name].open(place, folder.name, settings)
     except Exception as error:
         package = KINDS[name].package
