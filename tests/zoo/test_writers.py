@@ -67,8 +67,9 @@ history = {each.step: each.value for each in client.get_metric_history(run.info.
 """
 
 
+@pytest.mark.slow  # ten CPU-seconds
 def test_mlflow_reads_back_what_was_written_and_a_resumed_run_goes_on_in_the_same_one(tmp_path):
-    # In the same process: MLflow takes ten CPU-seconds to be imported and to make its tables.
+    # In the same process: MLflow takes that long to be imported and to make its tables.
     written("mlflow", tmp_path / "run-001", then=READ_MLFLOW)
     name, status, settings, history = json.loads((tmp_path / "run-001" / "read.json").read_text())
     assert (name, status, settings) == ("run-001", "FINISHED", SETTINGS)
