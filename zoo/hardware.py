@@ -124,6 +124,13 @@ def _cuda() -> Any:
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
+def cache_folder() -> Path:
+    """Where embeddings and decoded pictures outlive a run: $ZOO_CACHE, else zoo/ in the user's cache folder."""
+    named = os.environ.get("ZOO_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named) if named else base / "zoo"
+
+
 def num_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -136,8 +143,13 @@ def _cpu() -> Machine:
     return Machine("cpu", lines.get("model name", "CPU"), num_cores(), memory_limit(), bool(flags & _BF16_FLAGS))
 
 
+def has_gpu_driver() -> bool:
+    """Whether the system knows a GPU, as far as can be told without torch."""
+    return sys.platform == "darwin" or any(Path(name).exists() for name in _GPU_DRIVERS)
+
+
 def _accelerator() -> Machine | None:
-    if not any(Path(name).exists() for name in _GPU_DRIVERS) and sys.platform != "darwin":
+    if not has_gpu_driver():
         return None
     try:
         import torch

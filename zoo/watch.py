@@ -24,13 +24,6 @@ _BARRED = ("step", "encoding")
 _WANTED = {signal.SIGTERM: "signal", signal.SIGUSR1: "signal", signal.SIGINT: "interrupt"}
 
 
-def cache_folder() -> Path:
-    """Where embeddings and decoded pictures outlive a run: $ZOO_CACHE, else zoo/ in the user's cache folder."""
-    named = os.environ.get("ZOO_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(named) if named else base / "zoo"
-
-
 def bar_for(metric: str, machine: Machine) -> Bar | None:
     """A bar on stderr; None where that is no terminal that can move its cursor."""
     if not is_terminal(sys.stderr) or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
@@ -58,7 +51,7 @@ class RunWatch:
         curves: Curves | None = None,
     ) -> None:
         self.folder = folder
-        self.cache = cache_folder()
+        self.cache = hardware.cache_folder()
         self.metric = metric.name
         self.higher_is_better = metric.higher_is_better
         self._deciding = metric
