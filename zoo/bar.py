@@ -84,8 +84,8 @@ class Seen:
             self.marks = [*self.marks[-29:], (now, self.progress)]
 
     def seconds_left(self) -> float | None:
-        """How long the rest of the budget takes at the pace of the last events; None while that is unknown."""
-        if len(self.marks) < 2 or self.marks[-1][1] <= self.marks[0][1]:
+        """How long the rest of the budget takes at the pace of the last events; None while that is unknown, or at the end."""
+        if len(self.marks) < 2 or not self.marks[0][1] < self.marks[-1][1] < 1:
             return None
         (began, first), (now, last) = self.marks[0], self.marks[-1]
         return (1 - last) * (now - began) / (last - first)
@@ -104,7 +104,7 @@ def words(seen: Seen, memory: tuple[int, int]) -> list[str]:
         "" if left is None else f"{clock(left)} left",
         "" if speed is None else f"{speed[0]:,.0f} {speed[1]}/s",
         f"{used:.1f} of {limit:.1f} GiB" if limit else f"{used:.1f} GiB",
-        "" if seen.mfu is None else f"MFU {seen.mfu:.1%}",
+        "" if seen.mfu is None else f"MFU {100 * seen.mfu:.2g}%",
     ]
     return [word for word in said if word]
 

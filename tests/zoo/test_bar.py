@@ -96,7 +96,7 @@ def test_the_bar_is_one_line_at_any_width(tmp_path, columns):
     if columns >= 20:
         assert "step 20" in lines[-1]
     if columns == 240:
-        assert "MFU 23.1%" in lines[-1]
+        assert "MFU 23%" in lines[-1]
         assert "of 8.0 GiB" in lines[-1]
 
 
