@@ -1,10 +1,10 @@
 """What a step is counted to cost, and the share of a machine's peak that training makes of it."""
 
 import json
+import time
 
 import pytest
 import torch
-import torch.utils.benchmark
 from test_loop import fitted, fitted_tokens
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -202,8 +202,9 @@ def test_a_measured_peak_is_that_of_a_plain_product_and_shifts_no_chance():
     before = torch.get_rng_state()
     peak = measured_flops(torch.device("cpu"), torch.float32, seconds=0.02)
     assert torch.equal(torch.get_rng_state(), before)
-    left = torch.randn(512, 512)
-    with torch.no_grad():
-        timer = torch.utils.benchmark.Timer("left @ left", globals={"left": left})
-        rate = 2 * 512**3 / timer.timeit(3).mean
-    assert 0.2 < rate / peak < 5  # other processes share the cores
+    left = torch.randn(1024, 1024)
+    began = time.process_time()  # not the clock: other processes share the cores
+    for _ in range(5):
+        left @ left
+    rate = 5 * 2 * 1024**3 / ((time.process_time() - began) / torch.get_num_threads())
+    assert 0.3 < rate / peak < 3
