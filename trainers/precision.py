@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trainers.contract import Machine, Task
+from trainers.distributed import ALONE, Ranks, eager
 from trainers.settings import Gradient
 
 
@@ -72,6 +73,8 @@ class Network:
         settings: Gradient,
         machine: Machine,
         say: Callable[..., None],
+        ranks: Ranks = ALONE,
+        *,
         backend: str | Callable[..., Any] = "inductor",
     ) -> None:
         self.plain, self.called = model, model
@@ -79,9 +82,13 @@ class Network:
         self.is_compiled = should_compile(settings.compile, machine)
         self.scaler = loss_scaler(settings.precision, machine)
         self.graphs_before = 0
+        self.is_sharded = ranks.is_sharded
         if self.is_compiled:
-            self.called = torch.compile(model, dynamic=True, backend=backend)  # type: ignore[assignment]
             self.graphs_before = graphs_so_far()
+        if self.is_compiled and not self.is_sharded:
+            self.called = torch.compile(model, dynamic=True, backend=backend)  # type: ignore[assignment]
+        # Copies are joined around the compiled model: compiling around them gives no graphs at all.
+        self.called = ranks.wrapped(self.called, may_freeze=settings.freeze_epochs > 0)
 
     def losses(self, task: Task, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Total of each term of the loss over a micro-batch."""
@@ -92,7 +99,13 @@ class Network:
         """Give up compiling after `error`, saying so; False where nothing was compiled and the error is a real one."""
         if not self.is_compiled:
             return False
-        self.is_compiled, self.called = False, self.plain
+        self.is_compiled = False
+        if self.is_sharded:
+            eager(self.plain)
+        elif isinstance(self.called, torch.nn.parallel.DistributedDataParallel):
+            self.called.module = self.plain
+        else:
+            self.called = self.plain
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         self.say(kind="warning", text=f"The model could not be compiled, training goes on without: {reason}")
         return True

@@ -24,6 +24,7 @@ Budget = Annotated[float | None, typer.Option("--budget", help="seconds of train
 Precision = Annotated[str | None, typer.Option("--precision", help="auto, bf16, fp16 or fp32")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps")]
 Seed = Annotated[int, typer.Option("--seed", help="of the split, the order and the weights")]
+Shard = Annotated[bool, typer.Option("--shard", help="under torchrun: split the model among the processes (FSDP2)")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="drop and count unusable rows")]
 Fast = Annotated[bool, typer.Option("--fast", help="skip the search for similar rows; the split says so")]
 Offline = Annotated[bool, typer.Option("--offline", help="never ask a model hub")]
@@ -53,6 +54,7 @@ def train(
     precision: Precision = None,
     device: Device = "auto",
     seed: Seed = 0,
+    shard: Shard = False,
     skip_bad: SkipBad = False,
     fast: Fast = False,
     offline: Offline = False,
@@ -67,7 +69,7 @@ def train(
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
         split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget, precision=precision, device=device,
-        seed=seed, skip_bad=skip_bad, fast=fast, out=out, say=_say,
+        seed=seed, shard=shard, skip_bad=skip_bad, fast=fast, out=out, say=_say,
     )  # fmt: skip
     _show_run(done, as_json=as_json)
 
@@ -191,8 +193,10 @@ def _predictions_path(out: Path, data: str | None) -> Path:
 
 
 def _show_run(done: Any, *, as_json: bool) -> None:
-    from zoo import report, saved
+    from zoo import hardware, report, saved
 
+    if hardware.rank_and_world()[0] > 0:  # under torchrun one of the processes answers
+        return
     actual = saved.read_json(done.folder / "actual.json")
     if as_json:
         _print_json({"schema_version": 1, "run": str(done.folder), "metrics": done.metrics, "actual": actual})

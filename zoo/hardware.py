@@ -31,6 +31,11 @@ def detect(device: str = "auto") -> Machine:
     return found
 
 
+def rank_and_world() -> tuple[int, int]:
+    """The number of this process among those that torchrun started, and how many they are; (0, 1) without it."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def memory_limit() -> int:
     """Bytes of main memory this process may use: the smaller of the machine's and its control group's."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -29,14 +29,13 @@ def cache_folder() -> Path:
 class RunWatch:
     """`trainers.contract.Watch` of one run: writes events.jsonl, shows progress on stderr, hears signals.
 
-    say: prints one line for a person; None is silent.
+    say: prints one line for a person; None is silent. Of several processes the first one alone writes and shows.
     """
 
-    rank = 0
-    world = 1
-
-    def __init__(self, folder: Path, metric: Metric, say: Callable[[str], None] | None) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, metric: Metric, say: Callable[[str], None] | None, rank: int = 0, world: int = 1
+    ) -> None:
+        self.folder, self.rank, self.world = folder, rank, world
         self.cache = cache_folder()
         self.metric = metric.name
         self.higher_is_better = metric.higher_is_better
@@ -51,6 +50,8 @@ class RunWatch:
 
     def log(self, **event: Any) -> None:
         """Append the event to events.jsonl and show it: steps every 30 seconds, everything else at once."""
+        if self.rank > 0:
+            return
         line = json.dumps({"time": round(time.time(), 3), **event}, default=float)
         with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
