@@ -196,16 +196,13 @@ def _largest(*values: float) -> list[float]:
     return [float(value) for value in tensor.tolist()]
 
 
-def shard(model: nn.Module, *, is_compiled: bool, backend: str = "inductor") -> None:
-    """Split the parameters of `model` among all processes, in place, block by block; blocks are compiled first.
+def shard(model: nn.Module) -> None:
+    """Split the parameters of `model` among all processes, in place, block by block.
 
     Blocks are the members of module lists (the layers of a transformer): one is gathered while the one before computes.
     Source: Zhao et al. 2023, arXiv 2304.11277, section 3.2.
     """
     for block in blocks_of(model):
-        if is_compiled:
-            # The forward alone: compiled with the hooks that gather its weights, a block gave no graph at all.
-            block.forward = torch.compile(block.forward, dynamic=True, backend=backend)
         fully_shard(block)
     # Also the outermost one lets go of what it gathered, so that between steps all weights are parts.
     fully_shard(model, reshard_after_forward=True)
@@ -222,12 +219,6 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
         else:
             found += blocks_of(part)
     return found
-
-
-def eager(model: nn.Module) -> None:
-    """Take back the compiling of `shard`."""
-    for block in blocks_of(model):
-        block.__dict__.pop("forward", None)
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,8 @@ from trainers.feed import Ahead, Drawn, Feed, total_counts
 from trainers.guard import LossReader, should_skip
 from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
-from trainers.precision import Network, matmul_precision, placed, should_compile
+from trainers.network import Network
+from trainers.precision import matmul_precision, placed
 from trainers.progress import StepLines, rare_collections, summary
 from trainers.rollback import WayBack, next_position, ramp_factor
 from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
@@ -69,11 +70,12 @@ def train(
     model, device = task.model, torch.device(machine.device)
     feed = ranks.first_alone(lambda: make_feed(task, rows, settings, seed=seed, watch=watch))
     if ranks.is_sharded:
-        shard(model, is_compiled=should_compile(settings.compile, machine))
+        shard(model)
     budget = Budget.of(settings, feed.steps_per_epoch)
     optimizer = optim.make_optimizer(model, task.roles(), settings)
     parameters, averages = optim.all_parameters(optimizer), averages_of(optimizer, settings)
-    network, losses = Network(model, settings, machine, watch.log, ranks), LossReader(device)
+    network = Network(model, settings, machine, watch.log, ranks, has_fixed_shapes=feed.sizes is None)
+    losses = LossReader(device)
     state = State(seed, len(feed.examples), settings.batch_size, is_checkpointing=settings.checkpoint_activations)
 
     def restore(folder: Path) -> None:
@@ -92,6 +94,8 @@ def train(
     ranks.part_chance(seed)
     if snapshot is not None:
         restore(snapshot)
+        if state.is_compiled:
+            network.compile()
         watch.log(kind="resume", step=state.step, folder=snapshot.name)
     ladder, lines = MemoryLadder(feed, task, state, watch.log, ranks), StepLines(watch.log, state)
     way = WayBack(
@@ -152,6 +156,7 @@ def train(
 
             took, is_compiling = ranks.slowest(time.perf_counter() - began, network.num_graphs > num_graphs)
             state.add_time(took, is_compiling=is_compiling)
+            state.is_compiled |= network.decide(state.step, budget.seconds_left(state.step, state.seconds))
             progress = budget.progress(state.step, state.seconds, state.step_seconds)
             lines.write(progress, settings.lr * factor, way.norm, is_last=progress >= 1)
             collect(state.step)
@@ -177,7 +182,7 @@ def train(
     kept = keep_best(state, settings, model, snapshots, averages)
     return {
         **summary(state, model, feed.steps_per_epoch),
-        "compiled_graphs": network.num_graphs,
+        **network.facts(),
         "kept": kept,
         "stopped_because": ended,
     }

@@ -88,7 +88,7 @@ class Gradient(_Settings):
     final_lr: float = Field(0.0, ge=0, le=1, description="last lr as a share of the peak")
     clip: float | None = Field(1.0, gt=0, description="gradient norm at most; None: no clipping")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of averaged weights; None: no average")
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    precision: Literal["auto", "bf16", "fp16", "fp32", "fp8"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     evaluations: int | None = Field(None, gt=0, description="how many over the run; None: once an epoch")
     patience: int | None = Field(None, gt=0, description="evaluations without gain before stopping")

@@ -21,7 +21,7 @@ SplitRule = Annotated[str | None, typer.Option("--split", help="random, stratifi
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value, for example train.lr=0.001; repeatable")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="passes over the training rows")]
 Budget = Annotated[float | None, typer.Option("--budget", help="seconds of training")]
-Precision = Annotated[str | None, typer.Option("--precision", help="auto, bf16, fp16 or fp32")]
+Precision = Annotated[str | None, typer.Option("--precision", help="auto, bf16, fp16, fp32 or fp8")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps")]
 Seed = Annotated[int, typer.Option("--seed", help="of the split, the order and the weights")]
 Shard = Annotated[bool, typer.Option("--shard", help="under torchrun: split the model among the processes (FSDP2)")]

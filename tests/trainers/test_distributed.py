@@ -22,7 +22,7 @@ from trainers.errors import StoppedError, UsageError
 from trainers.feed import Feed
 from trainers.gradient import GradientLearner
 from trainers.loop import sum_backward
-from trainers.precision import Network
+from trainers.network import Network
 from trainers.settings import Gradient
 
 BASE = {"batch_size": 8, "lr": 0.01, "precision": "fp32", "keep": "last"}
@@ -138,7 +138,7 @@ def compiled_graphs(rank):
     for name, is_split in (("copies", False), ("parts", True)):
         task, ranks = layers_task(), Ranks(rank, 2, is_split)
         if is_split:
-            distributed.shard(task.model, is_compiled=True, backend="eager")
+            distributed.shard(task.model)
         network = Network(task.model, COMPILED, Machine(), print, ranks, backend="eager")
         counts[name] = {**one_step(task, network, ranks), "graphs": network.num_graphs}
     return counts
