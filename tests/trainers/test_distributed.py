@@ -1,23 +1,31 @@
 """Several processes: the same sums, the same bits after resuming, the same answers; copies (DDP) and parts (FSDP2).
 
-Two real processes meet over gloo. Everything they do for these tests they do in one go, in `rank_of_two`, because starting
+Two real processes meet over gloo. Everything they do for these tests they do in one go, in `everything`, because starting
 them takes longer than all of it.
 """
 
 import json
 import os
-import socket
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from toys import TokenTask, ToyWatch, VectorTask, plan_of, token_rows, vector_rows, vector_statistics
+from toys import (
+    TokenTask,
+    ToyWatch,
+    VectorTask,
+    in_two_processes,
+    plan_of,
+    token_rows,
+    vector_rows,
+    vector_statistics,
+)
 
-from trainers import checkpoint, distributed
+from trainers import distributed
 from trainers.contract import Machine
-from trainers.distributed import ALONE, Ranks, blocks_of, joined, shares
+from trainers.distributed import ALONE, Ranks, blocks_of, shares
 from trainers.errors import StoppedError, UsageError
 from trainers.feed import Feed
 from trainers.gradient import GradientLearner
@@ -91,22 +99,17 @@ def weights_of(learner):
     return {name: value.detach().clone() for name, value in learner.task.model.state_dict().items()}
 
 
-def rank_of_two(rank, folder, port):
-    """What one of two processes does: everything below is asked of its results."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    checkpoint.sync = lambda path: None
+def everything(rank, folder):
+    """What one of two processes does: all below is asked of its results."""
     facts = {}
-    with joined("cpu"):
-        for name, (task, settings, rows) in RUNS.items():
-            train(folder / name, rank, learner_of(task, settings), rows(NUM_ROWS), facts, name)
-        for name, settings in RESUMED.items():
-            resumed_in_pairs(folder / f"resumed {name}", rank, settings)
-        facts["compiled"] = compiled_graphs(rank)
-        facts["slowest"] = Ranks(rank, 2).slowest(float(rank), rank == 0)
-        facts["reason"] = Ranks(rank, 2).most_urgent("signal" if rank else None)
-        facts["buffers"] = averaged_buffer(rank)
+    for name, (task, settings, rows) in RUNS.items():
+        train(folder / name, rank, learner_of(task, settings), rows(NUM_ROWS), facts, name)
+    for name, settings in RESUMED.items():
+        resumed_in_pairs(folder / f"resumed {name}", rank, settings)
+    facts["compiled"] = compiled_graphs(rank)
+    facts["slowest"] = Ranks(rank, 2).slowest(float(rank), rank == 0)
+    facts["reason"] = Ranks(rank, 2).most_urgent("signal" if rank else None)
+    facts["buffers"] = averaged_buffer(rank)
     (folder / f"facts-{rank}.json").write_text(json.dumps(facts))
 
 
@@ -168,10 +171,7 @@ def averaged_buffer(rank):
 def pair(tmp_path_factory):
     """The folder that two processes have filled."""
     folder = tmp_path_factory.mktemp("pair")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(rank_of_two, (folder, port), nprocs=2)
+    in_two_processes(everything, folder)
     return folder
 
 
