@@ -37,8 +37,8 @@ def judge(
     name = (max if watch.higher_is_better else min)(known, key=lambda each: known[each])
     note_score(state, float(known[name]), name == "average", watch.higher_is_better)
     both = {f"{each}_score": float(score) for each, score in known.items()} if len(scores) > 1 else {}
-    score = float(known[name])
-    watch.log(kind="eval", step=state.step, metric=watch.metric, score=score, best=state.best_score, **both)
+    best = {"best": state.best_score, "best_step": state.best_step}
+    watch.log(kind="eval", step=state.step, metric=watch.metric, score=float(known[name]), **best, **both)
 
 
 def candidates(evaluate: Evaluate, model: torch.nn.Module, averages: Averages | None) -> dict[str, float | None]:

@@ -23,13 +23,17 @@ RoleKind = Literal["matrix", "embedding", "head", "scalar"]
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware a plan is made for. Memory in bytes; `bf16` says whether the device multiplies in bfloat16."""
+    """The hardware a plan is made for. Memory in bytes; `bf16` says whether the device multiplies in bfloat16.
+
+    peak_flops: FLOP/s of dense bf16 (or fp16) products by the data sheet; 0 where there is none, as for CPUs.
+    """
 
     device: str = "cpu"
     name: str = ""
     cores: int = 1
     memory_bytes: int = 0
     bf16: bool = False
+    peak_flops: float = 0.0
 
 
 @dataclass(frozen=True)

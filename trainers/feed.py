@@ -164,13 +164,15 @@ def size_order(sizes: Sequence[int] | np.ndarray | None, num_rows: int) -> np.nd
 
 @dataclass(frozen=True)
 class Drawn:
-    """One step's micro-batches of this process, and how many examples the step has in all processes.
+    """One step's micro-batches of this process, and how many examples the step has in all processes (and tokens, where
+    the task tells sizes).
 
     is_extra: there was none left for this process, so it computes along on examples of another, at weight 0.
     """
 
     batches: list[Batch]
     num_examples: int
+    num_tokens: int | None = None
     is_extra: bool = False
 
 
@@ -217,7 +219,8 @@ class Feed:
         batches = [self._drawn(step, part) for part in micro_batches(own, self.sizes, **self.cut)]
         if is_extra:
             batches = [Batch(batch.inputs, dict.fromkeys(batch.counts, 0.0)) for batch in batches]
-        return Drawn(batches, len(window), is_extra)
+        num_tokens = None if self.sizes is None else int(self.sizes[window].sum())
+        return Drawn(batches, len(window), num_tokens, is_extra)
 
     def halve(self) -> bool:
         """Cut micro-batches into halves from now on; False where they are as small as the model allows."""

@@ -38,6 +38,7 @@ from trainers.feed import Ahead, Drawn, Feed, total_counts
 from trainers.guard import LossReader, should_skip
 from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
+from trainers.meter import Meter
 from trainers.network import Network
 from trainers.precision import matmul_precision, placed
 from trainers.progress import StepLines, rare_collections, summary
@@ -97,7 +98,8 @@ def train(
         if state.is_compiled:
             network.compile()
         watch.log(kind="resume", step=state.step, folder=snapshot.name)
-    ladder, lines = MemoryLadder(feed, task, state, watch.log, ranks), StepLines(watch.log, state)
+    meter = Meter(task, network, state, machine, watch)
+    ladder, lines = MemoryLadder(feed, task, state, watch.log, ranks), StepLines(watch.log, state, meter)
     way = WayBack(
         state,
         settings,
@@ -133,9 +135,11 @@ def train(
             if is_frozen != (state.step < num_frozen_steps):
                 is_frozen = not is_frozen
                 optim.set_head_only(optimizer, is_frozen)
+                meter.forget()
 
             state.position = next_position(state.position, state.passed)
-            window, loss = accumulated(task, network, ahead, ladder, state.position, ranks)
+            with meter.counting():
+                window, loss = accumulated(task, network, ahead, ladder, state.position, ranks)
             if loss is None:
                 state.num_skipped += 1
                 watch.log(kind="warning", text=f"Step {state.step + 1} skipped: none of its examples has a label.")
@@ -157,6 +161,7 @@ def train(
             took, is_compiling = ranks.slowest(time.perf_counter() - began, network.num_graphs > num_graphs)
             state.add_time(took, is_compiling=is_compiling)
             state.is_compiled |= network.decide(state.step, budget.seconds_left(state.step, state.seconds))
+            meter.add(window, took, is_compiling=is_compiling)
             progress = budget.progress(state.step, state.seconds, state.step_seconds)
             lines.write(progress, settings.lr * factor, way.norm, is_last=progress >= 1)
             collect(state.step)
@@ -182,6 +187,7 @@ def train(
     kept = keep_best(state, settings, model, snapshots, averages)
     return {
         **summary(state, model, feed.steps_per_epoch),
+        **meter.figures(),
         **network.facts(),
         "kept": kept,
         "stopped_because": ended,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from trainers.contract import JSON
+from trainers.meter import Meter
 from trainers.state import State
 
 SECONDS_BETWEEN_LINES = 1.0
@@ -41,8 +42,8 @@ def summary(state: State, model: torch.nn.Module, steps_per_epoch: int) -> JSON:
 class StepLines:
     """One "step" event a second at most, and one for the last step."""
 
-    def __init__(self, log: Callable[..., None], state: State) -> None:
-        self.log, self.state = log, state
+    def __init__(self, log: Callable[..., None], state: State, meter: Meter) -> None:
+        self.log, self.state, self.meter = log, state, meter
         self.said_at, self.samples, self.seconds = float("-inf"), state.num_samples, self._seconds()
 
     def write(self, progress: float, lr: float, norm: float | None, *, is_last: bool) -> None:
@@ -56,6 +57,7 @@ class StepLines:
             "lr": lr,
             "grad_norm": norm,
             "samples_per_second": (state.num_samples - self.samples) / max(seconds, 1e-9),
+            **self.meter.speed(),
             "last": is_last or None,
         }
         known = {name: value for name, value in facts.items() if value is not None}

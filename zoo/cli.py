@@ -1,7 +1,7 @@
 """The command line. stdout is the result only; everything said on the way goes to stderr.
 
-list, show, recommend and check are here; the verbs that touch data are in `zoo.cli_runs`, which is imported only when
-one of them or the help is asked for. Nothing here may import torch, numpy or pandas: a start costs 0.3 CPU-seconds at
+list, show, recommend, check and doctor are here; the verbs that touch data are in `zoo.cli_runs`, which is imported only
+when one of them or the help is asked for. Nothing here may import torch, numpy or pandas: a start costs 0.3 CPU-seconds at
 most, and a test holds it to that.
 """
 
@@ -141,7 +141,24 @@ def check(as_json: AsJson = False) -> None:
         raise UsageError("\n  ".join([f"registry.yaml: {len(report.problems)} problems", *report.problems]))
 
 
-_VERBS: dict[str, Callable[..., None]] = {"list": list_, "show": show, "recommend": recommend, "check": check}
+def doctor(as_json: AsJson = False) -> None:
+    """Say what machine this is, which packages are here, and how to install what is missing."""
+    from zoo.doctor import as_rows, examination
+
+    found = examination()
+    if as_json:
+        _print_json(found)
+    else:
+        _print_table(as_rows(found))
+
+
+_VERBS: dict[str, Callable[..., None]] = {
+    "list": list_,
+    "show": show,
+    "recommend": recommend,
+    "check": check,
+    "doctor": doctor,
+}
 
 
 def build_app(verb: str | None = None) -> typer.Typer:
@@ -164,6 +181,9 @@ def _about() -> None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and exit with its code; never returns. Codes: `trainers.errors`."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    for name in ("stdout", "stderr"):  # closed by the caller (`2>&-`): what print() wrote there would go elsewhere
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the whole process
     sys.exit(_exit_code(arguments or ["--help"]))
 
 

@@ -27,6 +27,10 @@ Seed = Annotated[int, typer.Option("--seed", help="of the split, the order and t
 Shard = Annotated[bool, typer.Option("--shard", help="under torchrun: split the model among the processes (FSDP2)")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="drop and count unusable rows")]
 Fast = Annotated[bool, typer.Option("--fast", help="skip the search for similar rows; the split says so")]
+Loggers = Annotated[
+    list[str] | None,
+    typer.Option("--log", help="also write curves for tensorboard, trackio, wandb or mlflow; repeatable"),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="never ask a model hub")]
 Out = Annotated[Path | None, typer.Option("--out", help="folder to write; never one with content")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
@@ -57,6 +61,7 @@ def train(
     shard: Shard = False,
     skip_bad: SkipBad = False,
     fast: Fast = False,
+    log: Loggers = None,
     offline: Offline = False,
     out: Out = None,
     as_json: AsJson = False,
@@ -69,7 +74,7 @@ def train(
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
         split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget, precision=precision, device=device,
-        seed=seed, shard=shard, skip_bad=skip_bad, fast=fast, out=out, say=_say,
+        seed=seed, shard=shard, skip_bad=skip_bad, fast=fast, loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
     _show_run(done, as_json=as_json)
 
@@ -119,7 +124,7 @@ def resume(run_folder: RunFolder, offline: Offline = False, as_json: AsJson = Fa
     _prepare_process(offline)
     from zoo import run
 
-    _show_run(run.resume(run_folder, say=_say), as_json=as_json)
+    _show_run(run.resume(run_folder, say=_say, bar=True), as_json=as_json)
 
 
 def evaluate(
@@ -218,7 +223,7 @@ def _prepare_process(offline: bool) -> None:
 def _say(line: str) -> None:
     try:
         print(line, file=sys.stderr, flush=True)
-    except BrokenPipeError:  # the reader of the log has left (`2>&1 | head`): training goes on without it
+    except (OSError, ValueError):  # the reader of the log has left (`2>&1 | head`): training goes on without it
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for the rest of the process
 
 

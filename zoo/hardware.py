@@ -1,8 +1,15 @@
 """What this machine is: cores, memory and device that a run may really use. No torch unless a GPU is asked about."""
 
+import functools
 import os
+import re
+import resource
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from trainers.contract import Machine
 from trainers.errors import UsageError
@@ -12,6 +19,20 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 _BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 DEVICES = ("auto", "cpu", "cuda", "mps")
+_CATALOGUE = Path(__file__).with_name("gpus.yaml")
+# Parts of a GPU, and chips that share no more than the name with it.
+_NOT_THE_WHOLE = ("MIG", "Laptop", "Max-Q")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A line of gpus.yaml: dense bf16 TFLOP/s (None where no data sheet says it), memory in GB, bandwidth in GB/s."""
+
+    name: str
+    bf16_tflops: float | None
+    memory_gb: float
+    gb_per_second: float
+    source: str
 
 
 def detect(device: str = "auto") -> Machine:
@@ -36,14 +57,83 @@ def rank_and_world() -> tuple[int, int]:
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
+@functools.cache
+def catalogue() -> tuple[Gpu, ...]:
+    """The GPUs whose data sheets are known, in the order in which they are looked up."""
+    return tuple(Gpu(**entry) for entry in yaml.safe_load(_CATALOGUE.read_text(encoding="utf-8"))["gpus"])
+
+
+def gpu_called(name: str) -> Gpu | None:
+    """The catalogue's entry for a device as its driver names it; None for unknown ones and for slices of a GPU."""
+    if any(word in name for word in _NOT_THE_WHOLE):
+        return None
+    return next((gpu for gpu in catalogue() if re.search(rf"\b{re.escape(gpu.name)}\b", name)), None)
+
+
 def memory_limit() -> int:
-    """Bytes of main memory this process may use: the smaller of the machine's and its control group's."""
+    """Bytes of main memory this process may use: the smallest of the machine's and its control groups' limits."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in _CGROUP_LIMITS:
+    for name in (*_CGROUP_LIMITS, *_own_limits(_text("/proc/self/cgroup"))):
         text = _text(name)
         if text.isdigit():
             total = min(total, int(text))
     return total
+
+
+def _own_limits(groups: str) -> list[str]:
+    """The limit files of the control group this process is in and of all above it. groups: /proc/self/cgroup.
+
+    A batch system or a service manager limits such a group; in a container it is the topmost that is seen.
+    """
+    found = []
+    for line in groups.splitlines():
+        number, controllers, path = line.split(":", 2)
+        root, file = Path("/sys/fs/cgroup"), "memory.max"
+        if number != "0":
+            root, file = root / "memory", "memory.limit_in_bytes"
+        if number == "0" or "memory" in controllers.split(","):
+            own = root / path.strip("/")
+            found += [str(folder / file) for folder in (own, *own.parents) if folder.is_relative_to(root)]
+    return found
+
+
+def memory_used(device: str = "cpu") -> int:
+    """Bytes in use right now: of a CUDA device what torch holds there, else of main memory what this process holds."""
+    if device == "cuda" and (cuda := _cuda()) is not None:
+        return int(cuda.memory_reserved())
+    pages = _text("/proc/self/statm").split()
+    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else peak_memory()
+
+
+def peak_memory() -> int:
+    """The most bytes of main memory this process ever held."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024  # kilobytes, but on macOS bytes
+
+
+def peak_gpu_memory() -> int | None:
+    """The most bytes that tensors took on the CUDA device since `forget_gpu_peak`; None where none was used."""
+    cuda = _cuda()
+    return None if cuda is None else int(cuda.max_memory_allocated())
+
+
+def forget_gpu_peak() -> None:
+    """Let the peak of a CUDA device start from what is held now: in a notebook another run may have come before."""
+    if (cuda := _cuda()) is not None:
+        cuda.reset_peak_memory_stats()
+
+
+def _cuda() -> Any:
+    """torch.cuda where this process has used it already, else None: a question must not start a GPU."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
+
+
+def cache_folder() -> Path:
+    """Where embeddings and decoded pictures outlive a run: $ZOO_CACHE, else zoo/ in the user's cache folder."""
+    named = os.environ.get("ZOO_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named) if named else base / "zoo"
 
 
 def num_cores() -> int:
@@ -58,16 +148,23 @@ def _cpu() -> Machine:
     return Machine("cpu", lines.get("model name", "CPU"), num_cores(), memory_limit(), bool(flags & _BF16_FLAGS))
 
 
+def has_gpu_driver() -> bool:
+    """Whether the system knows a GPU, as far as can be told without torch."""
+    return sys.platform == "darwin" or any(Path(name).exists() for name in _GPU_DRIVERS)
+
+
 def _accelerator() -> Machine | None:
-    if not any(Path(name).exists() for name in _GPU_DRIVERS) and sys.platform != "darwin":
+    if not has_gpu_driver():
         return None
     try:
         import torch
     except ImportError:
         return None
     if torch.cuda.is_available():
-        memory = torch.cuda.get_device_properties(0).total_memory
-        return Machine("cuda", torch.cuda.get_device_name(0), num_cores(), memory, torch.cuda.is_bf16_supported())
+        memory, name = torch.cuda.get_device_properties(0).total_memory, torch.cuda.get_device_name(0)
+        known = gpu_called(name)
+        peak = 1e12 * (known.bf16_tflops or 0.0) if known is not None else 0.0
+        return Machine("cuda", name, num_cores(), memory, torch.cuda.is_bf16_supported(), peak)
     if torch.backends.mps.is_available():
         return Machine("mps", "Apple GPU", num_cores(), memory_limit(), False)
     return None

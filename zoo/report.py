@@ -17,6 +17,7 @@ EMPTY_ACTUAL: JSON = {
     "seconds_total": None,
     "cpu_seconds": None,
     "peak_memory_bytes": None,
+    "peak_gpu_memory_bytes": None,
     "samples_per_second": None,
     "num_steps": None,
     "num_parameters": None,
@@ -122,19 +123,32 @@ def closing_block(metrics: JSON, actual: JSON) -> str:
     """What a run ends with: the deciding score, time, memory, throughput, steps, parameters."""
     decides = metrics["decides"]
     valid = metrics["valid"].get(decides, {}).get("value")
-    memory = actual["peak_memory_bytes"]
     shown = {
         f"valid_{decides}": valid,
         f"test_{decides}": metrics["test"][decides]["value"],
         "training_seconds": actual["seconds_train"],
         "total_seconds": actual["seconds_total"],
         "cpu_seconds": actual["cpu_seconds"],
-        "peak_memory_gib": None if memory is None else memory / 2**30,
+        "peak_memory_gib": _gib(actual["peak_memory_bytes"]),
+        "peak_gpu_memory_gib": _gib(actual.get("peak_gpu_memory_bytes")),
         "samples_per_second": actual["samples_per_second"],
+        "tokens_per_second": actual.get("tokens_per_second"),
+        "mfu": _mfu(actual),
         "num_steps": actual["num_steps"],
         "num_parameters": actual["num_parameters"],
     }
     return "\n".join(f"{name:<20}{_number(value)}" for name, value in shown.items() if value is not None)
+
+
+def _gib(num_bytes: int | None) -> float | None:
+    return None if num_bytes is None else num_bytes / 2**30
+
+
+def _mfu(actual: JSON) -> str | None:
+    """The share of the machine's peak that training made use of, with that peak: without it the share says nothing."""
+    if actual["mfu"] is None:
+        return None
+    return f"{actual['mfu']:.3g} of {actual['peak_flops_per_second'] / 1e12:.4g} TFLOP/s ({actual['peak_from']})"
 
 
 def _number(value: Any) -> str:
@@ -161,6 +175,18 @@ def plan_lines(job: Any) -> str:
         ]
     lines += [f"estimate {name}: {_number(value)}" for name, value in plan.estimates.items() if name != "notes"]
     return "\n".join([*lines, *(f"note     {note}" for note in plan.estimates.get("notes", []))])
+
+
+def settings_of(plan: Plan) -> JSON:
+    """What other viewers list beside the curves of a run: recipe, seed, options and settings, by dotted path."""
+    blocks = {"options": plan.options, "train": plan.settings}
+    return {"recipe": plan.recipe, "seed": plan.seed, **{name: str(value) for name, value in _flat(blocks)}}
+
+
+def scores_on_test(metrics: JSON) -> dict[str, float]:
+    """The test scores that are defined, as points of curves: {"test/auc": 0.91}."""
+    values = {f"test/{name}": score["value"] for name, score in metrics["test"].items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

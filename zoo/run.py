@@ -9,7 +9,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,21 @@ from domains.splits import make_split
 from trainers.contract import JSON, Learner, Plan, Predictions
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
 from trainers.settings import SETTINGS
-from zoo import hardware, report, saved
+from zoo import hardware, report, saved, writers
 from zoo.data_in import Usable, accepted, demo_of, fingerprint, usable_rows
 from zoo.plan import Wishes, parts_of, plan_run, with_settings
 from zoo.registry import Recipe, load_registry
-from zoo.watch import RunWatch
+from zoo.watch import RunWatch, bar_for
 
 Say = Callable[[str], None] | None
+
+
+@dataclass(frozen=True)
+class Display:
+    """What a person sees of a run. say: receives lines, None is silent.   bar: a bar on stderr, if that is a terminal."""
+
+    say: Say = None
+    bar: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,30 +190,35 @@ def train(
     shard: bool = False,
     skip_bad: bool = False,
     fast: bool = False,
+    loggers: Sequence[str] = (),
     out: str | Path | None = None,
     say: Say = None,
+    bar: bool = False,
 ) -> Run:
     """Train `recipe` on a file, folder or DataFrame (the recipe's demo when None) and return the finished run.
 
-    Arguments are the command line's flags (`zoo train --help`); `say` receives progress lines, silent when None.
+    Arguments are the command line's flags (`zoo train --help`). loggers: names of `zoo.writers.KINDS` (--log).
+    say: receives lines about progress, silent when None.   bar: shows a bar on stderr, if that is a terminal.
     Under torchrun the first process reads, splits, scores and writes, and all of them train.
     """
     started = time.monotonic()
+    loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
     request = Request(target, task, group, order, id_column, labels, dict(columns or {}))
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
 
     def begun() -> tuple[Path, Job]:
         job = prepare(recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=say)
+        job = replace(job, config={**job.config, "loggers": list(loggers)})
         parts_of(job.recipe)[1].build(job.plan)  # what is wrong with the options shows before there is a folder
         folder = saved.new_folder(recipe, out)
         _write_start(folder, job)
         return folder, job
 
-    return _finished(begun, data, started=started, say=say, is_new=True)
+    return _finished(begun, data, Display(say, bar), started=started, is_new=True)
 
 
-def resume(folder: str | Path, *, data: Any = None, say: Say = None) -> Run:
+def resume(folder: str | Path, *, data: Any = None, say: Say = None, bar: bool = False) -> Run:
     """Continue a run that was stopped or killed, exactly where its last snapshot left it.
 
     data: only for runs on a DataFrame, which a folder cannot name. Raises UsageError for a finished run, DataError when
@@ -219,10 +232,11 @@ def resume(folder: str | Path, *, data: Any = None, say: Say = None) -> Run:
         if not (folder / "plan.json").exists():
             raise UsageError(f"{folder}: nothing to resume (no plan.json).")
         job = _job_again(folder, data)
+        writers.check_names(job.config.get("loggers", ()))
         (folder / "STOP").unlink(missing_ok=True)
         return folder, job
 
-    return _finished(begun, data, started=started, say=say, is_new=False)
+    return _finished(begun, data, Display(say, bar), started=started, is_new=False)
 
 
 def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | None = None) -> Run:
@@ -238,13 +252,15 @@ def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | 
     return Run(folder, plan, saved.read_json(folder / "metrics.json"), family.load(plan, folder / "model"))
 
 
-def _finished(begun: Callable[[], tuple[Path, Job]], data: Any, *, started: float, say: Say, is_new: bool) -> Run:
+def _finished(
+    begun: Callable[[], tuple[Path, Job]], data: Any, display: Display, *, started: float, is_new: bool
+) -> Run:
     """Begin and finish a run, alone or with the other processes that torchrun started."""
     if hardware.rank_and_world()[1] > 1:
-        return _finished_together(begun, data, started=started, say=say, is_new=is_new)
+        return _finished_together(begun, data, display, started=started, is_new=is_new)
     folder, job = begun()
     with _locked(folder, is_new=is_new):
-        return _finish(folder, job, started=started, say=say)
+        return _finish(folder, job, display, started=started)
 
 
 @contextmanager
@@ -259,7 +275,7 @@ def _locked(folder: Path, *, is_new: bool) -> Iterator[None]:
 
 
 def _finished_together(
-    begun: Callable[[], tuple[Path, Job]], data: Any, *, started: float, say: Say, is_new: bool
+    begun: Callable[[], tuple[Path, Job]], data: Any, display: Display, *, started: float, is_new: bool
 ) -> Run:
     """`_finished` in one of several processes: the first begins and judges, the others train along and load the run."""
     from trainers import distributed
@@ -273,15 +289,43 @@ def _finished_together(
         job = replace(job, plan=replace(job.plan, machine=machine))
         if rank == 0:
             with _locked(folder, is_new=is_new):
-                run = _finish(folder, job, started=started, say=say)
+                run = _finish(folder, job, display, started=started)
         else:
-            _fit(folder, job, say=None)
+            _fit(folder, job, Display(), writers.Curves())
         distributed.told_by_first("done")
         return run if rank == 0 else load(folder)
 
 
-def _fit(folder: Path, job: Job, *, say: Say) -> tuple[Learner, JSON]:
-    """The learner after training, and its figures."""
+def _finish(folder: Path, job: Job, display: Display, *, started: float) -> Run:
+    """Fit, judge on the untouched test rows, save, seal."""
+    cpu_before, say = _cpu_seconds(), display.say
+    hardware.forget_gpu_peak()
+    with writers.opened(job.config.get("loggers", ()), folder, report.settings_of(job.plan), say) as curves:
+        learner, actual = _fit(folder, job, display, curves)
+        scores, predictions = _judge(job, learner, say)
+        for problem in curves.write(actual.get("num_steps") or 0, report.scores_on_test(scores)):
+            (say or _warn)(f"warning: {problem}")
+    test = job.part("test")
+    learner.save(folder / "model")
+    actual = {
+        **report.EMPTY_ACTUAL,
+        **actual,
+        "seconds_total": round(time.monotonic() - started, 3),
+        "cpu_seconds": round(_cpu_seconds() - cpu_before, 3),
+        "peak_memory_bytes": hardware.peak_memory(),
+        "peak_gpu_memory_bytes": hardware.peak_gpu_memory(),
+    }
+    saved.write_json(folder / "metrics.json", scores)
+    saved.write_json(folder / "actual.json", actual)
+    report.write_predictions(folder / "predictions.csv", test.ids, predictions, test.target())
+    saved.write_text(folder / "README.md", report.card(folder, job, scores, actual))
+    saved.seal(folder)
+    saved.append_experiment(folder, report.experiment_row(folder, job.plan, scores, actual))
+    return Run(folder, job.plan, scores, learner)
+
+
+def _fit(folder: Path, job: Job, display: Display, curves: writers.Curves) -> tuple[Learner, JSON]:
+    """The learner, trained on the training rows, seen and stopped by a person; and what happened, for actual.json."""
     domain, family = parts_of(job.recipe)
     rank, world = hardware.rank_and_world()
     trainer = SETTINGS[job.plan.settings["trainer"]]
@@ -291,36 +335,14 @@ def _fit(folder: Path, job: Job, *, say: Say) -> tuple[Learner, JSON]:
             "Start it without torchrun."
         )
     learner = family.build(job.plan)
-    metrics = domain.metrics(Facts.from_json(job.plan.facts))
-    watch = RunWatch(folder, metrics[0], say, rank, world)
+    metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
+    shown = bar_for(metric.name, job.plan.machine) if display.bar else None
+    watch = RunWatch(folder, metric, display.say, bar=shown, curves=curves, rank=rank, world=world)
     try:
-        with watch.hearing_signals():
+        with watch.hearing_signals(), shown or nullcontext():
             return learner, learner.fit(job.part("train"), job.part("valid"), watch)
     except (StoppedError, InterruptedByUser) as error:
         raise type(error)(str(error).replace("zoo resume RUN", f"zoo resume {folder}")) from None
-
-
-def _finish(folder: Path, job: Job, *, started: float, say: Say) -> Run:
-    """Fit, judge on the untouched test rows, save, seal."""
-    cpu_before = _cpu_seconds()
-    learner, actual = _fit(folder, job, say=say)
-    scores, predictions = _judge(job, learner, say)
-    test = job.part("test")
-    learner.save(folder / "model")
-    actual = {
-        **report.EMPTY_ACTUAL,
-        **actual,
-        "seconds_total": round(time.monotonic() - started, 3),
-        "cpu_seconds": round(_cpu_seconds() - cpu_before, 3),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-    }
-    saved.write_json(folder / "metrics.json", scores)
-    saved.write_json(folder / "actual.json", actual)
-    report.write_predictions(folder / "predictions.csv", test.ids, predictions, test.target())
-    saved.write_text(folder / "README.md", report.card(folder, job, scores, actual))
-    saved.seal(folder)
-    saved.append_experiment(folder, report.experiment_row(folder, job.plan, scores, actual))
-    return Run(folder, job.plan, scores, learner)
 
 
 def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:

@@ -5,7 +5,8 @@ plan.json     everything fixed before training        split.json    ids of the p
 data.json     fingerprint, counts, notices             env.json      versions and machine
 events.jsonl  one line an event                        checkpoints/  while training
 model/        what `load` needs                        predictions.csv, metrics.json, actual.json, README.md
-complete.json sha256 of every file; written last. Without it the run is not finished.
+logs/         curves for other viewers, if asked for
+complete.json sha256 of every file but those in logs/; written last. Without it the run is not finished.
 """
 
 import fcntl
@@ -24,7 +25,8 @@ from trainers.errors import DataError, UsageError, did_you_mean
 
 COMPLETE = "complete.json"
 SCHEMA_VERSION = 1
-_NOT_SEALED = ("checkpoints", COMPLETE, "STOP", "lock")
+# logs/ belongs to other viewers, which write into it when they show it.
+_NOT_SEALED = ("checkpoints", "logs", COMPLETE, "STOP", "lock")
 
 
 def new_folder(recipe: str, out: str | Path | None) -> Path:

@@ -13,34 +13,48 @@ from typing import Any
 
 from domains.contract import Metric
 from domains.metrics import point
-from trainers.contract import Predictions
+from trainers.contract import Machine, Predictions
+from zoo import hardware
+from zoo.bar import Bar, is_terminal
+from zoo.writers import Curves, values_of
 
 _LINE_EVERY_SECONDS = 30.0
+# The bar tells these; without one they are lines like all others.
+_BARRED = ("step", "encoding")
 _WANTED = {signal.SIGTERM: "signal", signal.SIGUSR1: "signal", signal.SIGINT: "interrupt"}
 
 
-def cache_folder() -> Path:
-    """Where embeddings and decoded pictures outlive a run: $ZOO_CACHE, else zoo/ in the user's cache folder."""
-    named = os.environ.get("ZOO_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(named) if named else base / "zoo"
+def bar_for(metric: str, machine: Machine) -> Bar | None:
+    """A bar on stderr; None where that is no terminal that can move its cursor."""
+    if not is_terminal(sys.stderr) or os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
+        return None
+    return Bar(metric, lambda: (hardware.memory_used(machine.device), machine.memory_bytes))
 
 
 class RunWatch:
     """`trainers.contract.Watch` of one run: writes events.jsonl, shows progress on stderr, hears signals.
 
-    say: prints one line for a person; None is silent. Of several processes the first one alone writes and shows.
+    say: prints one line for a person; None is silent.   bar: takes the place of the lines about single steps.
+    curves: the writers of other viewers. Of several processes the first one alone writes and shows.
     """
 
     def __init__(
-        self, folder: Path, metric: Metric, say: Callable[[str], None] | None, rank: int = 0, world: int = 1
+        self,
+        folder: Path,
+        metric: Metric,
+        say: Callable[[str], None] | None,
+        *,
+        bar: Bar | None = None,
+        curves: Curves | None = None,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         self.folder, self.rank, self.world = folder, rank, world
-        self.cache = cache_folder()
+        self.cache = hardware.cache_folder()
         self.metric = metric.name
         self.higher_is_better = metric.higher_is_better
         self._deciding = metric
-        self._say = say
+        self._say, self._bar, self._curves = say, bar, curves
         self._asked: str | None = None
         self._shown_at = time.monotonic()
 
@@ -49,13 +63,16 @@ class RunWatch:
         return point(self._deciding, rows.target(), predictions)
 
     def log(self, **event: Any) -> None:
-        """Append the event to events.jsonl and show it: steps every 30 seconds, everything else at once."""
+        """Append the event to events.jsonl and show it: steps in the bar or every 30 seconds, all else at once."""
         if self.rank > 0:
             return
         line = json.dumps({"time": round(time.time(), 3), **event}, default=float)
         with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._show(event)
+        if self._curves is not None and "step" in event:
+            for problem in self._curves.write(event["step"], values_of(event)):
+                self.log(kind="warning", text=problem)
 
     def should_stop(self) -> str | None:
         """ "signal", "interrupt" or "file" (a file named STOP in the run folder), else None."""
@@ -85,11 +102,14 @@ class RunWatch:
         self._asked = _WANTED[signal.Signals(number)]
 
     def _show(self, event: dict[str, Any]) -> None:
-        if self._say is None or event.get("kind") == "save":
+        kind = event.get("kind")
+        if self._bar is not None:
+            self._bar.update(event)
+        if self._say is None or kind == "save" or (self._bar is not None and kind in _BARRED):
             return
         now = time.monotonic()
-        steady = event.get("kind") == "step" and "last" not in event
-        if steady and now - self._shown_at < (2.0 if sys.stderr.isatty() else _LINE_EVERY_SECONDS):
+        steady = kind == "step" and "last" not in event
+        if steady and now - self._shown_at < _LINE_EVERY_SECONDS:
             return
         self._shown_at = now
         self._say(_line(event))

@@ -21,6 +21,56 @@ def test_a_control_group_limit_is_heeded(tmp_path, monkeypatch):
     assert hardware.memory_limit() == 2**30
 
 
+def test_the_limits_of_the_own_control_group_and_of_all_above_it_are_read():
+    version_2 = hardware._own_limits("0::/slurm/job_7/step_0\n")
+    assert version_2 == [
+        f"/sys/fs/cgroup/{part}memory.max" for part in ("slurm/job_7/step_0/", "slurm/job_7/", "slurm/", "")
+    ]
+    version_1 = hardware._own_limits("5:cpu:/elsewhere\n4:cpuset,memory:/job\n")
+    assert version_1 == [f"/sys/fs/cgroup/memory/{part}memory.limit_in_bytes" for part in ("job/", "")]
+    assert hardware._own_limits("") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA A100-SXM4-40GB", 312),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362.05),
+        ("Tesla V100-SXM2-16GB", 125),
+        ("Tesla V100-PCIE-16GB", 112),
+        ("AMD Instinct MI300X", 1307.4),
+        ("NVIDIA GB10", None),
+    ],
+)
+def test_a_gpu_is_found_by_what_its_driver_calls_it(name, tflops):
+    found = hardware.gpu_called(name)
+    assert found is not None
+    assert found.bf16_tflops == tflops
+
+
+@pytest.mark.parametrize("name", ["NVIDIA L40", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H200 MIG 1g.18gb", ""])
+def test_slices_and_relatives_of_a_gpu_are_not_taken_for_it(name):
+    assert hardware.gpu_called(name) is None
+
+
+def test_every_line_of_the_catalogue_can_be_reached_and_has_a_source():
+    for gpu in hardware.catalogue():
+        assert hardware.gpu_called(gpu.name) == gpu
+        assert gpu.source
+        assert gpu.gb_per_second > 100
+
+
+def test_memory_in_use_lies_below_the_peak_and_no_gpu_is_started_to_ask():
+    assert 2**20 < hardware.memory_used() <= 1.1 * hardware.peak_memory()  # the system counts in lumps
+    hardware.forget_gpu_peak()
+    assert hardware.peak_gpu_memory() is None
+
+
 def test_an_unknown_or_absent_device_is_refused():
     with pytest.raises(UsageError, match="Known: auto, cpu"):
         hardware.detect("gpu")

@@ -40,7 +40,8 @@ def run(arguments: list[str], environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["list"], ["show", "proteins/esm2-finetune"], _RECOMMEND, [*_RECOMMEND, "--json"]]
+    "arguments",
+    [["--help"], ["list"], ["show", "proteins/esm2-finetune"], ["doctor"], _RECOMMEND, [*_RECOMMEND, "--json"]],
 )
 def test_looking_things_up_never_imports_torch_numpy_or_pandas(
     arguments: list[str], environment: dict[str, str]
