@@ -128,28 +128,21 @@ def plan(
 ) -> None:
     """Fix and show everything that train would do, without training; or answer a size question without any data."""
     counts: dict[str, Any] = {"params": params, "tokens": tokens, "flops": flops, "unique": unique}
-    numbers: dict[str, Any] = {
-        "hours": hours,
-        "gpu": gpu,
-        "gpus": gpus,
-        "mfu": mfu,
-        "tflops": tflops,
-        "price": price,
-        "watts": watts,
-    }
-    if any(value is not None for value in (*counts.values(), *numbers.values(), context)):
-        given: dict[str, Any] = {
-            "data": data,
-            "target": target,
-            "task": task,
-            "group": group,
-            "order": order,
+    numbers: dict[str, Any] = {"hours": hours, "gpu": gpu, "gpus": gpus, "mfu": mfu, "tflops": tflops}
+    numbers |= {"price": price, "watts": watts, "context": context}
+    if any(value is not None for value in (*counts.values(), *numbers.values())):
+        given: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
+        given |= {
             "labels": labels,
+            "id-column": id_column,
+            "split": split,
+            "set": sets,
+            "epochs": epochs,
+            "budget": budget,
         }
-        given |= {"id-column": id_column, "split": split, "set": sets, "epochs": epochs, "budget": budget}
         given |= {"precision": precision, "skip-bad": skip_bad or None, "fast": fast or None}
         _refuse_data([name for name, value in given.items() if value is not None])
-        _show_sizes(recipe, counts, {**numbers, "context": context}, as_json=as_json)
+        _show_sizes(recipe, counts, numbers, as_json=as_json)
         return
     _prepare_process(offline)
     from domains.contract import Request

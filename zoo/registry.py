@@ -130,13 +130,15 @@ class Demo:
 class Scaling:
     """Marks a transformer trained from nothing, whose size `zoo plan` answers without data; `source` for the ratio.
 
-    The rest is how the family grows (see `zoo.scaling.ShapeRule`).  caveat: where the law may not hold.
+    causal: whether it writes token by token and so keeps a cache.  caveat: where the law may not hold.
+    The rest is how the family grows (see `zoo.scaling.ShapeRule`).
     """
 
     __pydantic_config__ = _STRICT
     unit: str
     per_parameter: float
     source: str
+    causal: bool
     width_per_layer: int
     head_size: int
     vocabulary: int
