@@ -40,6 +40,16 @@ class ComputeRule:
     parallel: str
     train: str = "train from scratch"
 
+    @property
+    def says(self) -> str:
+        """The sizes of the rule in words."""
+        if not self.scratch:
+            return f"fine-tune under {short(self.adapt)} parameters rather than train; LoRA or QLoRA for larger models"
+        if self.scratch == math.inf:
+            return "any size from scratch"
+        beyond = f", {self.how} up to {short(self.adapt)}" if self.how else ""
+        return f"up to {short(self.scratch)} parameters from scratch{beyond}"
+
 
 _BELOW_70B = math.nextafter(70e9, 0)  # the next rule says "70B and more"
 _AT_LEAST_20 = "train from scratch, on at least 20 tokens a parameter"

@@ -54,7 +54,7 @@ def count(text: str, option: str) -> float:
         raise UsageError(
             f"{option} {text!r}: no number. Write 1e9, or 350M, 7B, 1.4T (K, M, B, T: thousand to trillion)."
         ) from None
-    return _positive(number, option)
+    return positive(number, option)
 
 
 def answer(recipe: Recipe, registry: Registry, sizes: Sizes) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _scaling_of(recipe: Recipe, registry: Registry) -> Scaling:
 def _check(sizes: Sizes) -> None:
     for name, value in asdict(sizes).items():
         if isinstance(value, int | float):
-            _positive(value, f"--{name}")
+            positive(value, f"--{name}")
     if sizes.mfu is not None and sizes.mfu > 1:
         raise UsageError(f"--mfu {sizes.mfu:g}: a share of the peak, at most 1. For 40 % write 0.4.")
     said = [f"--{name}" for name in _SIZES if getattr(sizes, name) is not None]
@@ -125,7 +125,8 @@ def _check_hardware(sizes: Sizes) -> None:
             raise UsageError(f"--{name} {getattr(sizes, name):g}: of which GPU? Add --gpu, for example --gpu h100.")
 
 
-def _positive(number: float, option: str) -> float:
+def positive(number: float, option: str) -> float:
+    """`number` itself; UsageError naming the option unless it is finite and above 0."""
     if not (math.isfinite(number) and number > 0):
         raise UsageError(f"{option} {number:g}: must be a finite number above 0.")
     return number

@@ -12,7 +12,9 @@ import pytest
 
 from trainers.errors import UsageError
 from zoo import parallel, scaling, serving
+from zoo.budget import Budget, with_budget
 from zoo.hardware import gpu_named
+from zoo.recommend import recommend
 from zoo.registry import load_registry
 from zoo.sizing import Sizes, answer, count
 from zoo.sizing_text import as_text, short
@@ -337,6 +339,35 @@ def test_counts_are_numbers_with_or_without_a_letter():
     with pytest.raises(UsageError, match="--params 'many'"):
         count("many", "--params")
     assert [short(number) for number in (125e6, 999.9e6, 7e9, 12.0)] == ["125M", "1B", "7B", "12"]
+
+
+# --- zoo recommend --gpu --hours --memory ---------------------------------------------------------------------------
+
+
+def test_a_recommendation_knows_the_budget_and_names_what_contradicts_it():
+    short_of_time = with_budget(recommend("text", 200_000, task="generation"), Budget(gpu="a100", hours=12))
+    assert short_of_time.recipe.name == "text/gpt-pretrain"
+    assert "fine-tune under 500M parameters rather than train" in short_of_time.budget["says"]
+    assert "the rule is to adapt. The runner-up is text/lora-finetune." in short_of_time.budget["conflicts"][0]
+    assert "conflict" in str(short_of_time)
+    enough = with_budget(recommend("text", 200_000, task="generation"), Budget(gpu="h100", gpus=8, hours=72))
+    assert enough.as_json()["budget"]["conflicts"] == []
+    assert enough.budget["affordable_params"] == pytest.approx(math.sqrt(8 * 72 * 3600 * 989.5e12 * 0.277 / 120))
+
+
+def test_a_recipe_that_outgrows_the_memory_is_a_conflict():
+    little = with_budget(recommend("proteins", 20_000), Budget(memory=2))
+    assert "needs about 4 GiB, and 2 are there" in little.budget["conflicts"][0]
+    assert with_budget(recommend("proteins", 20_000), Budget(gpu="4090")).budget == {"conflicts": []}
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [({"hours": 3.0}, "of which GPU"), ({"memory": -1.0}, "above 0"), ({"gpu": "x1"}, "not in the catalogue")],
+)
+def test_a_budget_that_nobody_can_have_is_refused(said, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        with_budget(recommend("proteins", 20_000), Budget(**said))
 
 
 _SPY = """
