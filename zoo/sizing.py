@@ -16,6 +16,7 @@ from zoo.registry import Recipe, Registry, Scaling
 SCHEMA_VERSION = 1
 _DEFAULT_GPU = "A100"
 _SLOW_MEMORY = "GB10"
+_MOST = 1e30
 _REPEATING_SOURCE = "muennighoff2023"
 _SUFFIXES = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _SIZES = ("params", "tokens", "flops", "hours")
@@ -126,9 +127,9 @@ def _check_hardware(sizes: Sizes) -> None:
 
 
 def positive(number: float, option: str) -> float:
-    """`number` itself; UsageError naming the option unless it is finite and above 0."""
-    if not (math.isfinite(number) and number > 0):
-        raise UsageError(f"{option} {number:g}: must be a finite number above 0.")
+    """`number` itself; UsageError naming the option unless it is above 0 and below what anyone can mean."""
+    if not 0 < number <= _MOST:
+        raise UsageError(f"{option} {number:g}: must be a number above 0, at most {_MOST:g}.")
     return number
 
 

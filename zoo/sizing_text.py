@@ -32,7 +32,9 @@ def short(number: float, units: tuple[tuple[float, str], ...] = _UNITS) -> str:
 
 
 def _three(number: float) -> str:
-    """Three significant digits without an exponent, thousands separated."""
+    """Three significant digits, thousands separated; with an exponent only where no one has any use for the digits."""
+    if not 1e-3 <= number < 1e12:
+        return f"{number:.2e}".replace("e+", "e")
     digits = f"{float(f'{number:.3g}'):,.10f}"
     return digits.rstrip("0").rstrip(".")
 

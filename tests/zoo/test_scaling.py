@@ -301,6 +301,14 @@ def test_the_text_says_what_was_assumed_and_which_flops_are_counted():
     assert "12 layers d_model T D, T = 2048" in as_text(sizes(params=1e9, context=2048), 500)
 
 
+@pytest.mark.parametrize("option", ["params", "tokens", "flops"])
+@pytest.mark.parametrize("value", [1.0, 1e12, 1e30])
+def test_the_smallest_and_largest_sizes_give_plain_numbers(option, value):
+    found = sizes(**{option: value}, unique=1e9, context=4096, gpu="h100", gpus=100_000, price=1.0, watts=700.0)
+    json.dumps(found, allow_nan=False)
+    assert as_text(found)
+
+
 def test_masked_models_say_that_the_ratio_is_a_guess_and_keep_no_cache():
     found = sizes("proteins/protein-lm", params=650e6)
     assert found["unit"] == "residues"
@@ -317,11 +325,12 @@ def test_masked_models_say_that_the_ratio_is_a_guess_and_keep_no_cache():
         ({"params": 1e9, "gpus": 8}, "of which GPU"),
         ({"flops": 1e20, "hours": 2, "gpu": "h100"}, "both say how much compute"),
         ({"params": 1e9, "tokens": 1e9, "flops": 1e20}, "two of parameters, tokens and compute fix the third"),
-        ({"params": -1.0}, "--params -1: must be a finite number above 0"),
+        ({"params": -1.0}, "--params -1: must be a number above 0"),
         ({"params": 1e9, "mfu": 40}, "For 40 % write 0.4"),
         ({"params": 1e9, "gpu": "h101"}, "Did you mean .*H100"),
         ({"hours": 3, "gpu": "gb10"}, "no dense bf16 peak.*--tflops"),
-        ({"params": math.nan}, "finite"),
+        ({"params": math.nan}, "must be a number above 0"),
+        ({"flops": 1e300}, "at most 1e\\+30"),
     ],
 )
 def test_missing_or_contradictory_options_say_what_to_do(said, complaint):
