@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from domains.text.operations import attended, normed, rotated, rotation, squared_relu
 from trainers.contract import Role
 
 IGNORED = -100
@@ -30,8 +31,6 @@ GATE_INPUTS = 32
 """The gate of the value embeddings reads this many channels of the stream: enough, and it stays cheap."""
 HEAD_STD, TIED_STD = 0.001, 0.02
 X0_START = 0.1
-NORM_EPS = 1e-6
-"""Said, because torch's own depends on the number format: 0.008 in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -98,28 +97,6 @@ class GPTConfig:
         return self.value_embeddings and (self.depth - 1 - layer) % 2 == 0
 
 
-def normed(x: Tensor) -> Tensor:
-    """Scale the last dimension to a root mean square of 1 (Zhang & Sennrich 2019, arXiv 1910.07467), without weights."""
-    return functional.rms_norm(x, (x.size(-1),), eps=NORM_EPS)
-
-
-def rotation(num_positions: int, head_size: int, base: float) -> Tensor:
-    """(2, T, 1, E/2): cosine and sine of position * base ** (-2 i / E).
-
-    Source: Su et al. 2021, arXiv 2104.09864, section 3.2.2, with channel i paired with i + E/2.
-    """
-    rates = base ** -(torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
-    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * rates
-    return torch.stack([angles.cos(), angles.sin()]).float()[:, :, None]
-
-
-def rotated(x_BTHE: Tensor, rotation_2T1E: Tensor) -> Tensor:
-    """Turn every pair of channels by its position's angle; products of queries and keys then depend on distance only."""
-    cosine, sine = rotation_2T1E.to(x_BTHE.dtype).unbind()
-    first, second = x_BTHE.chunk(2, dim=-1)
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
-
-
 def mask_of(num_positions: int, window: int, documents_BT: Tensor | None, device: torch.device) -> Tensor | None:
     """What each position (row) may look at (column): (T, T), or (B, 1, T, T) with documents; None: all up to itself.
 
@@ -167,15 +144,7 @@ class Attention(nn.Module):
             gate_BTK = 2 * self.gate(x_BTD[..., : self.gate.in_features]).sigmoid()
             value = value + gate_BTK[..., None] * values_BTC.unflatten(-1, (-1, config.head_size))
         query, key = asked.split([config.num_heads, config.kv_heads], dim=2)
-        found_BHTE = functional.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.to(asked.dtype).transpose(1, 2),
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=config.kv_heads != config.num_heads,
-        )
-        mixed_BTD: Tensor = self.output(found_BHTE.transpose(1, 2).flatten(2))
+        mixed_BTD: Tensor = self.output(attended(query, key, value, mask).flatten(2))
         return mixed_BTD
 
 
@@ -194,7 +163,7 @@ class FeedForward(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D)."""
         x_BTF = self.inner(x_BTD)
-        x_BTF = x_BTF.relu().square() if self.gate is None else functional.silu(self.gate(x_BTD)) * x_BTF
+        x_BTF = squared_relu(x_BTF) if self.gate is None else functional.silu(self.gate(x_BTD)) * x_BTF
         added_BTD: Tensor = self.output(x_BTF)
         return added_BTD
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from domains.text import gpt
-from domains.text.gpt import GPT, IGNORED, GPTConfig, losses, mask_of, roles, rotated, rotation
+from domains.text.gpt import GPT, IGNORED, GPTConfig, losses, mask_of, roles
+from domains.text.operations import attended, normed, rotated, rotation, squared_relu
 from trainers.contract import Batch, Plan
 from trainers.gradient import GradientLearner
 
@@ -63,11 +63,11 @@ def test_the_pattern_repeats_over_the_layers_and_the_last_layer_sees_all():
 def test_attention_equals_a_float64_softmax_written_out():
     model = a_model(replace(SMALL, qk_norm=False, value_embeddings=False, depth=1))
     attention, x = model.blocks[0].attention, torch.randn(1, 16, 64, dtype=torch.float64)
-    query, key, value = ((x @ w.T).view(16, 4, 16) for w in (attention.query_DD, attention.key_CD, attention.value_CD))
-    query, key = rotated(query, model.rotation_2T1E), rotated(key, model.rotation_2T1E)
+    query, key, value = ((x @ w.T).view(1, 16, 4, 16) for w in (attention.query_DD, attention.key_CD, attention.value_CD))
+    query, key = (rotated(each, model.rotation_2T1E)[0] for each in (query, key))
     scores = torch.einsum("qhe,khe->hqk", query, key) / 4
     scores = scores.masked_fill(torch.ones(16, 16).triu(1).bool(), -math.inf)
-    expected = torch.einsum("hqk,khe->qhe", scores.softmax(-1), value).reshape(16, 64) @ attention.output.weight.T
+    expected = torch.einsum("hqk,khe->qhe", scores.softmax(-1), value[0]).reshape(16, 64) @ attention.output.weight.T
     torch.testing.assert_close(attention(x, model.rotation_2T1E, None, None)[0], expected)
 
 
@@ -95,8 +95,27 @@ def test_rotated_queries_and_keys_know_distances_only():
 def test_rotation_turns_complex_numbers():
     x, angles = torch.randn(1, 5, 2, 8, dtype=torch.float64), rotation(5, 8, 100.0).double()
     rates = 100.0 ** -(torch.arange(0, 8, 2) / 8)
-    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.exp(1j * torch.arange(5)[:, None] * rates)[:, None]
-    torch.testing.assert_close(rotated(x, angles), torch.cat([turned.real, turned.imag], -1), rtol=1e-5, atol=1e-6)
+    turned = torch.complex(x[..., ::2], x[..., 1::2]) * torch.exp(1j * torch.arange(5)[:, None] * rates)[:, None]
+    expected = torch.stack([turned.real, turned.imag], dim=-1).flatten(-2)
+    torch.testing.assert_close(rotated(x, angles), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_written_by_hand_are_those_of_finite_differences():
+    x, angles = torch.randn(1, 3, 2, 6, dtype=torch.float64, requires_grad=True), rotation(3, 6, 100.0)
+    for operation in (normed, squared_relu, lambda x: rotated(x, angles)):
+        assert torch.autograd.gradcheck(operation, (x,))
+
+
+def test_operations_for_cpus_equal_those_for_other_devices():
+    x, angles = torch.randn(2, 5, 4, 8), rotation(5, 8, 100.0)
+    torch.testing.assert_close(normed(x), functional.rms_norm(x, (8,), eps=1e-6))
+    torch.testing.assert_close(squared_relu(x), x.relu().square())
+    query, key = normed(x), normed(x.flip(2))
+    plain = functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (query, key, x)), is_causal=True)
+    torch.testing.assert_close(attended(query, key, x, None), plain.transpose(1, 2))
+    halves = rotated(x.bfloat16(), angles)
+    assert halves.dtype is torch.float32
+    torch.testing.assert_close(halves, rotated(x, angles), rtol=0, atol=0.05)
 
 
 def test_shared_keys_and_values_equal_heads_that_repeat_them():
@@ -129,7 +148,7 @@ def test_a_fresh_model_finds_all_tokens_about_equally_likely_and_its_blocks_sile
     values = torch.randn(2, 16, 64, dtype=torch.float64)
     assert torch.equal(model.blocks[1](x, model.rotation_2T1E, None, values), x)
     loss = losses(model(tokens), tokens)["cross_entropy"] / tokens.numel()
-    assert float(loss) == pytest.approx(math.log(31), abs=0.01)
+    assert loss.item() == pytest.approx(math.log(31), abs=0.01)
     assert model.blocks[1].attention.query_DD.abs().max() <= (3 / 64) ** 0.5
     assert float(model.embedding.weight.std()) == pytest.approx(1.0, abs=0.05)
 
@@ -182,7 +201,7 @@ def test_normalised_queries_do_not_care_for_the_size_of_their_matrix():
 
 
 def test_queries_have_mean_square_one_so_that_no_product_exceeds_the_width_of_a_head():
-    x = gpt.normed(torch.randn(50, 16, dtype=torch.float64) * 100)
+    x = normed(torch.randn(50, 16, dtype=torch.float64) * 100)
     torch.testing.assert_close(x.square().mean(-1), torch.ones(50, dtype=torch.float64))
     assert (x @ x.T).abs().max() <= 16 + 1e-6
 
