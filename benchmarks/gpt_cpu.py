@@ -43,13 +43,20 @@ from trainers.contract import Batch, Plan
 from trainers.gradient import GradientLearner
 
 LENGTH, BATCH, NUM_THEIR_STEPS = 64, 12, 2000
+NUM_SEARCH_STEPS = 500
 TUNING_SEED, SEEDS = 0, (1, 2, 3)
 MARGIN = 0.01
-PRECISION = "fp32"
 TARGET_RATIO, TARGET_COST = 0.8, 1.05
 
-THEIRS: dict[str, Any] = {"lr": 4e-3, "beta2": 0.99, "schedule": "cosine", "warmup": 0.05, "weight_decay": 0.1}
-OURS: dict[str, Any] = {"lr": 0.02, "schedule": "trapezoid", "warmdown": 0.5}
+THEIRS: dict[str, Any] = {
+    "lr": 4e-3,
+    "beta2": 0.99,
+    "schedule": "cosine",
+    "warmup": 0.05,
+    "weight_decay": 0.1,
+    "precision": "bf16",
+}
+OURS: dict[str, Any] = {"lr": 0.02, "schedule": "trapezoid", "warmdown": 0.5, "precision": "bf16"}
 NUM_STEPS = 1000
 OUR_STEPS = (800, 900, 1000, 1100, 1200, 1400)
 
@@ -65,10 +72,10 @@ GRIDS: dict[str, Grid] = {
     "ours": (
         ("lr", (0.01, 0.04)),
         ("embedding_lr", (0.1, 0.3)),
-        ("head_lr", (0.001, 0.002)),
-        ("scalar_lr", (0.02,)),
+        ("head_lr", (0.001, 0.012)),
         ("weight_decay", (0.0,)),
         ("schedule", ("cosine",)),
+        ("scalar_lr", (0.02,)),
         ("warmdown", (0.8,)),
     ),
 }
@@ -179,7 +186,6 @@ def train_ours(corpus: Corpus, seed: int, num_steps: int, settings: Mapping[str,
         "optimizer": "muon+adamw",
         "steps": num_steps,
         "batch_size": BATCH,
-        "precision": PRECISION,
         "compile": "off",
     }
     plan = Plan("text/gpt", "text", "generation", "", {}, {**base, **settings}, {}, seed=seed)
@@ -221,7 +227,7 @@ class Windows(torch.utils.data.Dataset):
 
 def train_theirs(corpus: Corpus, seed: int, num_steps: int, settings: Mapping[str, Any]) -> Trained:
     """transformers' Trainer with fused AdamW."""
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
     class Laps(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -237,7 +243,7 @@ def train_theirs(corpus: Corpus, seed: int, num_steps: int, settings: Mapping[st
             lr_scheduler_type=settings["schedule"],
             warmup_steps=settings["warmup"] * num_steps,
             max_grad_norm=1.0,
-            bf16=PRECISION == "bf16",
+            bf16=settings["precision"] == "bf16",
             seed=seed,
             use_cpu=True,
             logging_strategy="no",
@@ -257,6 +263,7 @@ def train_theirs(corpus: Corpus, seed: int, num_steps: int, settings: Mapping[st
             optimizers=(their_adamw(model, settings), None),
             callbacks=[Laps()],
         )
+        trainer.remove_callback(PrinterCallback)
         began = time.process_time()
         trainer.train()
         return Trained(model, time.process_time() - began, watch)
@@ -294,19 +301,24 @@ def searched(
     return best, lowest
 
 
-def tune(corpus: Corpus, arguments: argparse.Namespace) -> bool:
-    """Search both sides, then the number of steps that ours needs."""
-    print(f"transformers' Trainer, {NUM_THEIR_STEPS} steps")
-    theirs, target = searched(train_theirs, corpus, NUM_THEIR_STEPS, THEIRS, GRIDS["theirs"])
-    print(f"best: {target:.4f} with {theirs}\nours, {NUM_STEPS} steps")
-    ours, lowest = searched(train_ours, corpus, NUM_STEPS, OURS, GRIDS["ours"])
-    print(f"best: {lowest:.4f} with {ours}")
+def tune_theirs(corpus: Corpus, arguments: argparse.Namespace) -> bool:
+    """Search with NUM_SEARCH_STEPS, then look at full length whether a lower rate is better there."""
+    start, _ = searched(train_theirs, corpus, NUM_SEARCH_STEPS, THEIRS, GRIDS["theirs"])
+    print(f"{NUM_THEIR_STEPS} steps", flush=True)
+    best, loss = searched(train_theirs, corpus, NUM_THEIR_STEPS, start, (("lr", (start["lr"] / 2,)),))
+    print(f"best: {loss:.4f} with {best}")
+    return True
+
+
+def tune_ours(corpus: Corpus, arguments: argparse.Namespace) -> bool:
+    """Search with NUM_SEARCH_STEPS, then take the smallest number of steps that lies MARGIN below the target."""
+    best, _ = searched(train_ours, corpus, NUM_SEARCH_STEPS, OURS, GRIDS["ours"])
     for num_steps in OUR_STEPS:
-        trained = train_ours(corpus, TUNING_SEED, num_steps, ours)
+        trained = train_ours(corpus, TUNING_SEED, num_steps, best)
         loss = validation_loss(trained.model, corpus)
         print(f"  {num_steps} steps: {loss:.4f} nats, {trained.cpu_seconds:.1f} CPU-s", flush=True)
-        if loss <= target - MARGIN:
-            print(f"taken: {num_steps} steps")
+        if loss <= arguments.target - MARGIN:
+            print(f"taken: {num_steps} steps with {best}")
             return True
     return False
 
@@ -314,7 +326,7 @@ def tune(corpus: Corpus, arguments: argparse.Namespace) -> bool:
 def race(corpus: Corpus, arguments: argparse.Namespace) -> bool:
     """Both sides on seeds that tuning never saw; True where ours reaches every target in few enough CPU-seconds."""
     ratios, reached = [], []
-    for number, seed in enumerate(SEEDS):
+    for number, seed in enumerate(arguments.seeds):
         sides = {
             "theirs": lambda seed=seed: train_theirs(corpus, seed, NUM_THEIR_STEPS, THEIRS),
             "ours": lambda seed=seed: train_ours(corpus, seed, NUM_STEPS, OURS),
@@ -333,10 +345,10 @@ def race(corpus: Corpus, arguments: argparse.Namespace) -> bool:
 
 def cost(corpus: Corpus, arguments: argparse.Namespace) -> bool:
     """CPU-seconds a step at the same optimizer."""
-    same = {"optimizer": "adamw", "lr": THEIRS["lr"], "betas": (0.9, THEIRS["beta2"]), "weight_decay": 0.1}
+    same = {"optimizer": "adamw", "lr": THEIRS["lr"], "betas": (0.9, THEIRS["beta2"]), "precision": arguments.precision}
     sides = {
         "ours": lambda: train_ours(corpus, 0, arguments.steps, same),
-        "theirs": lambda: train_theirs(corpus, 0, arguments.steps, {**THEIRS, "weight_decay": 0.1}),
+        "theirs": lambda: train_theirs(corpus, 0, arguments.steps, {**THEIRS, "precision": arguments.precision}),
     }
     ratios = []
     for number in range(arguments.pairs):
@@ -351,16 +363,21 @@ def cost(corpus: Corpus, arguments: argparse.Namespace) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("tune", "race", "cost"))
+    parser.add_argument("what", choices=("tune-theirs", "tune-ours", "race", "cost"))
     parser.add_argument("--data", required=True)
+    parser.add_argument("--target", type=float, help="of tune-ours: the loss that tune-theirs ended with")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of race")
     parser.add_argument("--pairs", type=int, default=7, help="of cost")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="of cost")
     parser.add_argument("--steps", type=int, default=300, help="of cost, a run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     corpus = read_corpus(arguments.data)
     for train, settings in ((train_ours, OURS), (train_theirs, THEIRS)):  # imports, allocator, kernels
         train(corpus, TUNING_SEED, 20, settings)
-    is_won = {"tune": tune, "race": race, "cost": cost}[arguments.what](corpus, arguments)
+    is_won = {"tune-theirs": tune_theirs, "tune-ours": tune_ours, "race": race, "cost": cost}[arguments.what](
+        corpus, arguments
+    )
     sys.exit(not is_won)
 
 

@@ -37,7 +37,7 @@ from trainers.feed import Ahead, Drawn, Feed, total_counts
 from trainers.guard import LossReader, should_skip
 from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
-from trainers.precision import Network, matmul_precision, placed
+from trainers.precision import Network, matmul_precision, placed, products_in
 from trainers.progress import StepLines, rare_collections, summary
 from trainers.rollback import WayBack, next_position, ramp_factor
 from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
@@ -67,7 +67,7 @@ def train(
     model, device = task.model, torch.device(machine.device)
     feed = make_feed(task, rows, settings, seed=seed, watch=watch)
     budget = Budget.of(settings, feed.steps_per_epoch)
-    optimizer = optim.make_optimizer(model, task.roles(), settings)
+    optimizer = optim.make_optimizer(model, task.roles(), settings, products_in(settings.precision, machine))
     parameters, averages = optim.all_parameters(optimizer), averages_of(optimizer, settings)
     network, losses = Network(model, settings, machine, watch.log), LossReader(device)
     state = State(seed, len(feed.examples), settings.batch_size, is_checkpointing=settings.checkpoint_activations)
