@@ -83,7 +83,7 @@ def muon_step(
     neuron_moments: list[Tensor],
     *,
     lr: Tensor,
-    weight_decay: Tensor,
+    weight_decay: Tensor | None,
     momentum: Tensor,
     beta2: float | None,
     cautious: bool,
@@ -110,12 +110,12 @@ def muon_step(
     if beta2 is not None:
         size = size * neuron_factors(update, neuron_moments, 1 - beta2 if skip is None else (1 - beta2) * is_kept)
     change = update * size
-    # In one piece: for small matrices the number of operations costs more than the numbers in them.
-    stack = torch.stack(weights)
-    decay = stack * (lr * weight_decay)
-    if cautious:
-        decay = decay * (change * stack > 0)
-    torch._foreach_sub_(weights, (change + decay).unbind())
+    if weight_decay is not None:
+        # In one piece: for small matrices the number of operations costs more than the numbers in them.
+        stack = torch.stack(weights)
+        decay = stack * (lr * weight_decay)
+        change = change + (decay * (change * stack > 0) if cautious else decay)
+    torch._foreach_sub_(weights, change.unbind())
 
 
 def neuron_factors(update_NRC: Tensor, moments: list[Tensor], pull: float | Tensor) -> Tensor:
@@ -219,7 +219,7 @@ class MuonAdamW(torch.optim.Optimizer):
                 [state["moment"] for state in states],
                 [state["neuron_moment"] for state in states],
                 lr=number(group["lr"]),
-                weight_decay=number(group["weight_decay"]),
+                weight_decay=number(group["weight_decay"]) if group["weight_decay"] else None,
                 momentum=number(momentum),
                 beta2=self.beta2,
                 cautious=self.cautious,
