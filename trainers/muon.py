@@ -131,7 +131,8 @@ def neuron_factors(update_NRC: Tensor, moments: list[Tensor], pull: float | Tens
     factors = torch.stack(moments).clamp_min(_SMALLEST_MOMENT).rsqrt()
     before = totals.sum(dim=(-2, -1), keepdim=True).sqrt()
     after = (totals * factors.square()).sum(dim=(-2, -1), keepdim=True).sqrt()
-    return factors * (before / after.clamp_min(_SMALLEST_MOMENT))
+    kept: Tensor = factors * (before / after.clamp_min(_SMALLEST_MOMENT))
+    return kept
 
 
 class MuonAdamW(torch.optim.Optimizer):

@@ -113,6 +113,11 @@ def mask_of(num_positions: int, window: int, documents_BT: Tensor | None, device
     return (is_seen_TT & (documents_BT[:, :, None] == documents_BT[:, None]))[:, None]
 
 
+def in_heads(x_BTC: Tensor, head_size: int) -> Tensor:
+    """(B, T, heads, E)."""
+    return x_BTC.view(*x_BTC.shape[:-1], -1, head_size)
+
+
 class Attention(nn.Module):
     """Causal attention with rotated, normalised queries and keys, and embeddings added to the values through a gate.
 
@@ -134,16 +139,15 @@ class Attention(nn.Module):
         """(B, T, D). x: normalised.   values: (B, T, K * E) embeddings, where the layer has them."""
         config = self.config
         every_BTC = functional.linear(x_BTD, torch.cat([self.query_DD, self.key_CD, self.value_CD]))
-        every_BTHE = every_BTC.unflatten(-1, (-1, config.head_size))
-        num_asked = config.num_heads + config.kv_heads
         # Queries and keys go through rotation and norm together: half as many small operations.
-        asked = rotated(every_BTHE[:, :, :num_asked], rotation_2T1E)
+        numbers = [config.num_heads + config.kv_heads, config.kv_heads]
+        asked, value = torch.split(in_heads(every_BTC, config.head_size), numbers, dim=2)
+        asked = rotated(asked, rotation_2T1E)
         asked = normed(asked) if config.qk_norm else asked
-        value = every_BTHE[:, :, num_asked:]
         if values_BTC is not None and self.gate is not None:
             gate_BTK = 2 * self.gate(x_BTD[..., : self.gate.in_features]).sigmoid()
-            value = value + gate_BTK[..., None] * values_BTC.unflatten(-1, (-1, config.head_size))
-        query, key = asked.split([config.num_heads, config.kv_heads], dim=2)
+            value = value + gate_BTK[..., None] * in_heads(values_BTC, config.head_size)
+        query, key = torch.split(asked, [config.num_heads, config.kv_heads], dim=2)
         mixed_BTD: Tensor = self.output(attended(query, key, value, mask).flatten(2))
         return mixed_BTD
 

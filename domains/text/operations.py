@@ -23,7 +23,8 @@ EXACT = (torch.float32, torch.float64)
 def normed(x: Tensor) -> Tensor:
     """Scale the last dimension to a root mean square of 1 (Zhang & Sennrich 2019, arXiv 1910.07467), without weights."""
     if x.device.type == "cpu" and x.dtype in EXACT:
-        return _Normed.apply(x)  # type: ignore[no-any-return]
+        found: Tensor = _Normed.apply(x)
+        return found
     return functional.rms_norm(x, (x.size(-1),), eps=NORM_EPS)
 
 
@@ -32,7 +33,7 @@ class _Normed(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor) -> Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = (length.square() / x.size(-1) + NORM_EPS).rsqrt()
-        y = x * scale
+        y: Tensor = x * scale
         ctx.save_for_backward(y, scale)
         return y
 
@@ -46,7 +47,8 @@ class _Normed(torch.autograd.Function):
 
 def squared_relu(x: Tensor) -> Tensor:
     """max(x, 0) ** 2. Source: So et al. 2021, arXiv 2109.08668."""
-    return _SquaredRelu.apply(x) if x.device.type == "cpu" else x.relu().square()  # type: ignore[no-any-return]
+    found: Tensor = _SquaredRelu.apply(x) if x.device.type == "cpu" else x.relu().square()
+    return found
 
 
 class _SquaredRelu(torch.autograd.Function):
@@ -60,7 +62,8 @@ class _SquaredRelu(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (positive,) = ctx.saved_tensors
-        return (grad * positive).mul_(2)
+        scaled: Tensor = (grad * positive).mul_(2)
+        return scaled
 
 
 def rotation(num_positions: int, head_size: int, base: float) -> Tensor:
@@ -73,17 +76,22 @@ def rotation(num_positions: int, head_size: int, base: float) -> Tensor:
     return torch.stack([angles.cos(), angles.sin()]).float()[:, :, None]
 
 
+def as_pairs(x_BTHE: Tensor) -> Tensor:
+    """(B, T, H, E/2, 2)."""
+    return x_BTHE.view(*x_BTHE.shape[:-1], -1, 2)
+
+
 def rotated(x_BTHE: Tensor, rotation_2T1E: Tensor) -> Tensor:
     """Turn every two neighbouring channels by their position's angle: products of queries and keys then depend on
     distance only. On a CPU as complex numbers, and never in less than float32."""
     if x_BTHE.device.type == "cpu":
         x_BTHE = x_BTHE if x_BTHE.dtype in EXACT else x_BTHE.float()
-        pairs = torch.view_as_complex(x_BTHE.unflatten(-1, (-1, 2)))
+        pairs = torch.view_as_complex(as_pairs(x_BTHE))
         # One turn for each head: a product of equal shapes runs through memory in one piece.
         turns = torch.complex(*rotation_2T1E.to(x_BTHE.dtype).unbind()).expand(pairs.shape[1:]).contiguous()
         return torch.view_as_real(pairs * turns).flatten(-2)
     cosine, sine = rotation_2T1E.to(x_BTHE.dtype).unbind()
-    first, second = x_BTHE.unflatten(-1, (-1, 2)).unbind(-1)
+    first, second = as_pairs(x_BTHE).unbind(-1)
     return torch.stack([first * cosine - second * sine, second * cosine + first * sine], dim=-1).flatten(-2)
 
 

@@ -63,7 +63,9 @@ def test_the_pattern_repeats_over_the_layers_and_the_last_layer_sees_all():
 def test_attention_equals_a_float64_softmax_written_out():
     model = a_model(replace(SMALL, qk_norm=False, value_embeddings=False, depth=1))
     attention, x = model.blocks[0].attention, torch.randn(1, 16, 64, dtype=torch.float64)
-    query, key, value = ((x @ w.T).view(1, 16, 4, 16) for w in (attention.query_DD, attention.key_CD, attention.value_CD))
+    query, key, value = (
+        (x @ w.T).view(1, 16, 4, 16) for w in (attention.query_DD, attention.key_CD, attention.value_CD)
+    )
     query, key = (rotated(each, model.rotation_2T1E)[0] for each in (query, key))
     scores = torch.einsum("qhe,khe->hqk", query, key) / 4
     scores = scores.masked_fill(torch.ones(16, 16).triu(1).bool(), -math.inf)
@@ -150,7 +152,7 @@ def test_a_fresh_model_finds_all_tokens_about_equally_likely_and_its_blocks_sile
     loss = losses(model(tokens), tokens)["cross_entropy"] / tokens.numel()
     assert loss.item() == pytest.approx(math.log(31), abs=0.01)
     assert model.blocks[1].attention.query_DD.abs().max() <= (3 / 64) ** 0.5
-    assert float(model.embedding.weight.std()) == pytest.approx(1.0, abs=0.05)
+    assert model.embedding.weight.std().item() == pytest.approx(1.0, abs=0.05)
 
 
 def test_the_gate_of_the_value_embeddings_starts_at_one():
