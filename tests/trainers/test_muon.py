@@ -114,6 +114,22 @@ def test_neurons_get_steps_of_like_size_and_the_matrix_keeps_its_size(shape, dim
     assert (sizes.std(dim=1) / sizes.mean(dim=1)).max() < 1e-3
 
 
+def test_steps_with_bf16_products_are_those_of_float32_within_its_rounding():
+    torch.manual_seed(6)
+    start, gradient = torch.randn(48, 16), torch.randn(48, 16)
+
+    def change(dtype):
+        weight = torch.nn.Parameter(start.clone())
+        weight.grad = gradient.clone()
+        group = {"params": [weight], "kind": "muon", "lr": 0.02}
+        MuonAdamW([group], betas=(0.9, 0.95), eps=1e-8, dtype=dtype).step()
+        assert weight.dtype is torch.float32
+        return weight.detach() - start
+
+    exact, rounded = change(None), change(torch.bfloat16)
+    assert (rounded - exact).norm() / exact.norm() < 0.02
+
+
 def test_cautious_decay_shrinks_only_weights_that_the_update_shrinks_too():
     torch.manual_seed(5)
     weight = torch.nn.Parameter(torch.randn(16, 16))

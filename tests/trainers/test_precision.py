@@ -5,7 +5,16 @@ import torch
 from toys import VectorTask, vector_rows, vector_statistics
 
 from trainers.contract import Machine
-from trainers.precision import Network, autocast, autocast_dtype, loss_scaler, matmul_precision, placed, should_compile
+from trainers.precision import (
+    Network,
+    autocast,
+    autocast_dtype,
+    loss_scaler,
+    matmul_precision,
+    placed,
+    products_in,
+    should_compile,
+)
 from trainers.settings import Gradient
 
 
@@ -28,6 +37,12 @@ def test_fp16_scales_its_loss_and_other_formats_do_not():
     assert loss_scaler("fp16", Machine()).is_enabled()
     assert not loss_scaler("bf16", Machine()).is_enabled()
     assert not loss_scaler("auto", Machine(bf16=True)).is_enabled()
+
+
+def test_an_optimizer_multiplies_in_bf16_where_the_run_does_and_never_in_fp16():
+    assert products_in("auto", Machine(bf16=True)) is torch.bfloat16
+    assert products_in("fp32", Machine(bf16=True)) is None
+    assert products_in("fp16", Machine()) is None
 
 
 def test_products_are_computed_in_the_planned_format():
