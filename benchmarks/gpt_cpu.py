@@ -16,9 +16,9 @@ trial; then the rate and half of it with all 2,000 steps. Its rate decays to 0 o
 tune-ours: on seed 0 the rate of the matrices alone, three values, 500 steps a trial. All else is what the optimizer's
 table of rates says. THEIRS and OURS below hold what came out.
 race: seeds 1, 2, 3, untouched by tuning. The target of a seed is what the Trainer reaches at the end of its 2,000 steps;
-ours has half as many, fixed before the first race, with a whole schedule, and must end at most there. A seed that misses its target
-is lost whatever its time. Counted are the CPU-seconds of `Trainer.train()` and of `learner.fit()` with the snapshot at
-its end; left out are evaluation, imports, making model and Trainer, and 20 steps of each to warm up.
+ours has half as many, fixed before the first race, with a whole schedule, and must end at most there. A seed that misses
+its target is lost whatever its time. Counted are the CPU-seconds of `Trainer.train()` and of `learner.fit()` with the
+snapshot at its end; left out are evaluation, imports, making model and Trainer, and 20 steps of each to warm up.
 cost: fused AdamW with the same settings on both sides, alternating pairs; CPU-seconds a step from step 50 to the last,
 nothing evaluated.
 
