@@ -40,7 +40,7 @@ from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
 from trainers.meter import Meter
 from trainers.network import Network
-from trainers.precision import matmul_precision, placed
+from trainers.precision import matmul_precision, placed, products_in
 from trainers.progress import StepLines, rare_collections, summary
 from trainers.rollback import WayBack, next_position, ramp_factor
 from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
@@ -73,7 +73,7 @@ def train(
     if ranks.is_sharded:
         shard(model)
     budget = Budget.of(settings, feed.steps_per_epoch)
-    optimizer = optim.make_optimizer(model, task.roles(), settings)
+    optimizer = optim.make_optimizer(model, task.roles(), settings, products_in(settings.precision, machine))
     parameters, averages = optim.all_parameters(optimizer), averages_of(optimizer, settings)
     network = Network(model, settings, machine, watch.log, ranks, has_fixed_shapes=feed.sizes is None)
     losses = LossReader(device)

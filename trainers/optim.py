@@ -24,9 +24,12 @@ FROM_SETTINGS = ("params", "names", "are_heads", "kind", "peak_lr", "peak_decay"
 """What a group holds that is no memory: it comes from model, settings and progress."""
 
 
-def make_optimizer(model: torch.nn.Module, roles: Mapping[str, Role], settings: Gradient) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: torch.nn.Module, roles: Mapping[str, Role], settings: Gradient, dtype: torch.dtype | None = None
+) -> torch.optim.Optimizer:
     """The optimizer of `settings` over the parameters that have a role; all others stop requiring gradients.
 
+    dtype: see `optimizers.optimizer_of`.
     Each group also holds `peak_lr` and `peak_decay`, and `names` and `are_heads`, one a parameter. Raises
     ValueError for roles of parameters that the model does not have, and what `optimizers.optimizer_of` raises.
     """
@@ -36,7 +39,7 @@ def make_optimizer(model: torch.nn.Module, roles: Mapping[str, Role], settings: 
             f"train.freeze_epochs is {settings.freeze_epochs}, but this model has no head that could learn alone. "
             "Set it to 0: --set train.freeze_epochs=0"
         )
-    return optimizer_of(groups, settings)
+    return optimizer_of(groups, settings, dtype)
 
 
 def trained_parameters(model: torch.nn.Module, roles: Mapping[str, Role]) -> dict[str, torch.nn.Parameter]:

@@ -27,6 +27,14 @@ def autocast_dtype(precision: str, machine: Machine) -> torch.dtype | None:
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
 
 
+def products_in(precision: str, machine: Machine) -> torch.dtype | None:
+    """The format in which an optimizer may multiply matrices: bfloat16 where the run has it, else that of the matrices.
+
+    Not float16: what an optimizer multiplies is not scaled.
+    """
+    return torch.bfloat16 if autocast_dtype(precision, machine) is torch.bfloat16 else None
+
+
 def loss_scaler(precision: str, machine: Machine) -> torch.amp.GradScaler:
     """What keeps small gradients from vanishing in float16; it does nothing in other formats.
 

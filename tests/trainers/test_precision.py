@@ -5,7 +5,15 @@ import torch
 
 from trainers.contract import Machine
 from trainers.errors import UsageError
-from trainers.precision import autocast, autocast_dtype, loss_scaler, matmul_precision, placed, with_fp8_products
+from trainers.precision import (
+    autocast,
+    autocast_dtype,
+    loss_scaler,
+    matmul_precision,
+    placed,
+    products_in,
+    with_fp8_products,
+)
 
 
 def test_auto_is_bf16_exactly_where_the_machine_has_it():
@@ -20,6 +28,12 @@ def test_fp16_scales_its_loss_and_other_formats_do_not():
     assert loss_scaler("fp16", Machine()).is_enabled()
     assert not loss_scaler("bf16", Machine()).is_enabled()
     assert not loss_scaler("auto", Machine(bf16=True)).is_enabled()
+
+
+def test_an_optimizer_multiplies_in_bf16_where_the_run_does_and_never_in_fp16():
+    assert products_in("auto", Machine(bf16=True)) is torch.bfloat16
+    assert products_in("fp32", Machine(bf16=True)) is None
+    assert products_in("fp16", Machine()) is None
 
 
 def test_products_are_computed_in_the_planned_format():
