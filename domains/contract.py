@@ -128,6 +128,11 @@ class Facts:
     sizes: Mapping[str, float] = field(default_factory=dict)
     schema: JSON = field(default_factory=dict)
 
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of a network for one row: a class each, or one number."""
+        return len(self.classes) or 1
+
     def as_json(self) -> JSON:
         """The facts as plain values."""
         return asdict(self)

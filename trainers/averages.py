@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from trainers.distributed import like
 from trainers.errors import UsageError
 from trainers.optim import named_parameters
 from trainers.settings import Gradient
@@ -71,7 +72,7 @@ class Ema:
 
     def load(self, tensors: Tensors) -> None:
         for name, value in self.values.items():
-            value.copy_(tensors[name])
+            value.copy_(like(tensors[name], value))
 
 
 class ScheduleFree:
@@ -122,4 +123,4 @@ def set_weights(model: torch.nn.Module, values: Tensors) -> None:
     """Copy `values` into the parameters of these names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, value in values.items():
-        parameters[name].copy_(value)
+        parameters[name].copy_(like(value, parameters[name]))

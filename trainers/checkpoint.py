@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 
 from trainers.averages import Averages, set_weights
 from trainers.contract import JSON
+from trainers.distributed import ALONE, Ranks, like, whole
 from trainers.errors import DoesNotFitError
 from trainers.optim import load_optimizer_memory, optimizer_memory
 
@@ -113,10 +114,12 @@ class Snapshots:
     """The snapshots below one folder. `say` gets events: kind="save" and kind="warning".
 
     As a context manager it ends with the last snapshot on the disk. Costs host memory for one copy of a snapshot.
+    Of several processes (`ranks`) the first one looks and writes for all; all must call, and see the same folder.
+    A snapshot holds whole tensors and each process's chance, so any number of processes may go on from it.
     """
 
-    def __init__(self, folder: Path, say: Callable[..., None]) -> None:
-        self.folder, self.say = folder, say
+    def __init__(self, folder: Path, say: Callable[..., None], ranks: Ranks = ALONE) -> None:
+        self.folder, self.say, self.ranks = folder, say, ranks
         self.pool: ThreadPoolExecutor | None = None
         self.writing: Future[None] | None = None
 
@@ -126,7 +129,7 @@ class Snapshots:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self.wait()
+            self._end_writing()
         except DoesNotFitError as error:
             if kind is None:
                 raise
@@ -138,11 +141,14 @@ class Snapshots:
 
     def wait(self) -> None:
         """Return when what was last given to `write` is on the disk. Raises DoesNotFitError if it could not be written."""
+        self._end_writing()
+        self.ranks.wait()
+
+    def _end_writing(self) -> None:
         writing, self.writing = self.writing, None
-        if writing is None:
-            return
         try:
-            writing.result()
+            if writing is not None:
+                writing.result()
         except OSError as error:
             raise DoesNotFitError(
                 f"A snapshot could not be written to {self.folder}: {error}. Make room there, then: zoo resume RUN"
@@ -154,6 +160,9 @@ class Snapshots:
 
     def newest(self) -> Path | None:
         """The newest snapshot that is whole; each damaged one on the way to it is said aloud."""
+        return self.ranks.told(self._newest() if self.ranks.is_first else None)
+
+    def _newest(self) -> Path | None:
         for folder in reversed(self._all()):
             reason = damage(folder)
             if not reason:
@@ -163,10 +172,14 @@ class Snapshots:
 
     def newest_until(self, step: int) -> Path | None:
         """The newest snapshot that is whole and not later than `step`."""
-        return next((each for each in reversed(self._all()) if each <= self.path(step) and not damage(each)), None)
+        found = next((each for each in reversed(self._all()) if each <= self.path(step) and not damage(each)), None)
+        return self.ranks.told(found)
 
     def drop_after(self, folder: Path) -> None:
         """Remove the snapshots that are later than the one in `folder`."""
+        self.ranks.wait()  # until all have read what they go back to
+        if not self.ranks.is_first:
+            return
         for later in self._all():
             if later > folder:
                 shutil.rmtree(later)
@@ -180,11 +193,15 @@ class Snapshots:
         """
         self.wait()
         memory, tensors = optimizer_memory(optimizer)
-        parts = {"model": unique_weights(model), "optimizer": {**tensors, **torch_rng_states()}}
+        chance = self.ranks.collected((host_rng_states(), torch_rng_states()))
+        rng = {f"{RNG}{rank}.{name}": each for rank, (_, own) in enumerate(chance) for name, each in own.items()}
+        parts = {"model": unique_weights(model), "optimizer": {**tensors, **rng}}
         if averages is not None:
             parts["averages"] = averages.tensors()
-        copies = {name: host_copies(part) for name, part in parts.items()}
-        values = {"training": state, "rng": host_rng_states(), "optimizer": memory}
+        copies = {name: host_copies(part, is_kept=self.ranks.is_first) for name, part in parts.items()}
+        values = {"training": state, "rng": [host for host, _ in chance], "optimizer": memory}
+        if not self.ranks.is_first:
+            return
         if self.pool is None:
             self._write(values, copies)
         else:
@@ -203,7 +220,11 @@ class Snapshots:
         load_optimizer_memory(optimizer, values["optimizer"], tensors)
         if averages is not None:
             averages.load(load_file(folder / "averages.safetensors"))
-        set_rng_states(values["rng"], tensors)
+        # Processes that were not there before keep the chance they began with.
+        if (rank := self.ranks.rank) < len(values["rng"]):
+            start = f"{RNG}{rank}."
+            own = {name.removeprefix(start): each for name, each in tensors.items() if name.startswith(start)}
+            set_rng_states(values["rng"][rank], own)
         return dict(values["training"])
 
     def restore_model(self, folder: Path, model: torch.nn.Module, *, with_averages: bool = False) -> None:
@@ -262,14 +283,21 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) ->
     wrong = sorted([name for name in every if id(every[name]) not in given] + [n for n in tensors if n not in every])
     if wrong:
         raise ValueError(f"The snapshot belongs to another model; they differ in {', '.join(wrong[:5])}.")
-    model.load_state_dict(dict(tensors), strict=False)
+    model.load_state_dict({name: like(tensor, every[name]) for name, tensor in tensors.items()}, strict=False)
 
 
-def host_copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies on the host, contiguous, as safetensors takes them; training may go on to change the originals."""
-    return {
-        name: torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()) for name, tensor in tensors.items()
-    }
+def host_copies(tensors: Mapping[str, torch.Tensor], *, is_kept: bool = True) -> dict[str, torch.Tensor]:
+    """Copies on the host, contiguous, as safetensors takes them; training may go on to change the originals.
+
+    Split tensors are put together one after another, for which every process must come here; those for which
+    `is_kept` is False get nothing.
+    """
+    copies = {}
+    for name, tensor in tensors.items():
+        found = whole(tensor.detach())
+        if is_kept:
+            copies[name] = torch.empty(found.shape, dtype=found.dtype).copy_(found)
+    return copies
 
 
 def host_rng_states() -> JSON:
@@ -279,10 +307,10 @@ def host_rng_states() -> JSON:
 
 
 def torch_rng_states() -> dict[str, torch.Tensor]:
-    """States of torch's generators: the CPU's, and each CUDA device's where CUDA is in use."""
-    states = {f"{RNG}cpu": torch.get_rng_state()}
+    """States of torch's generators: the CPU's, and that of this process's CUDA device where CUDA is in use."""
+    states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states |= {f"{RNG}cuda{at}": state for at, state in enumerate(torch.cuda.get_rng_state_all())}
+        states["cuda"] = torch.cuda.get_rng_state()
     return states
 
 
@@ -292,10 +320,9 @@ def set_rng_states(host: JSON, tensors: Mapping[str, torch.Tensor]) -> None:
     random.setstate((version, tuple(words), gauss))
     key = np.asarray(host["numpy"]["state"]["key"], np.uint32)
     np.random.set_state({**host["numpy"], "state": {**host["numpy"]["state"], "key": key}})
-    torch.set_rng_state(tensors[f"{RNG}cpu"])
-    for at in range(torch.cuda.device_count()):
-        if f"{RNG}cuda{at}" in tensors:
-            torch.cuda.set_rng_state(tensors[f"{RNG}cuda{at}"], at)
+    torch.set_rng_state(tensors["cpu"])
+    if "cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["cuda"])
 
 
 def _plain(values: Mapping[str, Any]) -> JSON:

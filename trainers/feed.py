@@ -136,9 +136,14 @@ def without_small(parts: Sequence[np.ndarray], min_rows: int) -> list[np.ndarray
     return kept
 
 
-def dealt(parts: Sequence[T], rank: int, world: int) -> list[T]:
-    """The micro-batches that process `rank` of `world` computes."""
-    return list(parts[rank::world])
+def dealt(window: np.ndarray, sizes: np.ndarray | None, rank: int, world: int, min_rows: int = 1) -> np.ndarray:
+    """The examples of a step that process `rank` of `world` computes: one of each `world` of neighbouring size.
+
+    Empty where there are not `min_rows` for every process: the last ones then have none.
+    """
+    world = min(world, max(1, len(window) // min_rows))
+    ordered = window if sizes is None or world == 1 else window[np.argsort(sizes[window], kind="stable")]
+    return ordered[rank::world] if rank < world else ordered[:0]
 
 
 def total_counts(batches: Iterable[Batch]) -> dict[str, float]:
@@ -160,11 +165,15 @@ def size_order(sizes: Sequence[int] | np.ndarray | None, num_rows: int) -> np.nd
 @dataclass(frozen=True)
 class Drawn:
     """One step's micro-batches of this process, and how many examples the step has in all processes (and tokens, where
-    the task tells sizes)."""
+    the task tells sizes).
+
+    is_extra: there was none left for this process, so it computes along on examples of another, at weight 0.
+    """
 
     batches: list[Batch]
     num_examples: int
     num_tokens: int | None = None
+    is_extra: bool = False
 
 
 class Feed:
@@ -204,9 +213,14 @@ class Feed:
     def drawn(self, step: int) -> Drawn:
         """The micro-batches of step number `step`."""
         window = self.window(step)
-        parts = dealt(micro_batches(window, self.sizes, **self.cut), self.rank, self.world)
+        own = dealt(window, self.sizes, self.rank, self.world, self.cut["min_rows"])
+        if is_extra := not len(own):
+            own = window[: self.cut["min_rows"]]
+        batches = [self._drawn(step, part) for part in micro_batches(own, self.sizes, **self.cut)]
+        if is_extra:
+            batches = [Batch(batch.inputs, dict.fromkeys(batch.counts, 0.0)) for batch in batches]
         num_tokens = None if self.sizes is None else int(self.sizes[window].sum())
-        return Drawn([self._drawn(step, part) for part in parts], len(window), num_tokens)
+        return Drawn(batches, len(window), num_tokens, is_extra)
 
     def halve(self) -> bool:
         """Cut micro-batches into halves from now on; False where they are as small as the model allows."""

@@ -19,8 +19,9 @@ import torch
 from safetensors.torch import load_model, save_model
 
 from trainers import loop
-from trainers.checkpoint import Snapshots, write_json, write_json_whole
+from trainers.checkpoint import Snapshots, load_weights, unique_weights, write_json, write_json_whole
 from trainers.contract import JSON, Plan, Predictions, Task, Watch
+from trainers.distributed import ALONE, Ranks, shares, whole
 from trainers.feed import size_order
 from trainers.memory import is_out_of_memory, no_more_memory
 from trainers.precision import autocast, placed
@@ -48,19 +49,36 @@ class GradientLearner:
         self.plan, self.compute_statistics, self.make_task = plan, statistics, make_task
         self.settings = Gradient.model_validate(plan.settings)
         self.batch = EvaluationBatch(self.settings.eval_batch_size)
+        self.ranks = ALONE
         self.statistics: JSON | None = None
         self.task: Task | None = None
 
     def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
         """Train, or continue from the newest whole snapshot in `watch.folder`; see `loop.train` for the errors."""
         folder, self.batch.say = watch.folder / CHECKPOINTS, watch.log
-        snapshots = Snapshots(folder, watch.log)
+        ranks = self.ranks = Ranks.of(watch, shard=self.settings.shard)
+        snapshots = Snapshots(folder, watch.log, ranks)
         with seeded(self.plan.seed):
             snapshot = snapshots.newest()
-            self.statistics = kept_statistics(folder / STATISTICS, lambda: self.compute_statistics(train))
-            self.task = self.make_task(self.statistics, snapshot is None)
+            statistics = self.statistics = ranks.first_alone(
+                lambda: kept_statistics(folder / STATISTICS, lambda: self.compute_statistics(train))
+            )
+            task = self.task = ranks.first_alone(lambda: self.make_task(statistics, snapshot is None))
+            task.model.to(self.plan.machine.device)
+            actual = self._trained(train, valid, watch, snapshots, snapshot)
+            self._end_sharing()
+            return actual
+
+    def _end_sharing(self) -> None:
+        """From now on this process predicts alone, with a whole model."""
+        if self.ranks.is_sharded:
+            assert self.task is not None
+            assert self.statistics is not None
+            weights = {name: whole(value.detach()) for name, value in unique_weights(self.task.model).items()}
+            self.task = self.make_task(self.statistics, False)
             self.task.model.to(self.plan.machine.device)
-            return self._trained(train, valid, watch, snapshots, snapshot)
+            load_weights(self.task.model, weights)
+        self.ranks = ALONE
 
     def _trained(self, train: Any, valid: Any, watch: Watch, snapshots: Snapshots, snapshot: Path | None) -> JSON:
         assert self.task is not None
@@ -75,6 +93,7 @@ class GradientLearner:
                 evaluate=self._evaluation(valid, watch),
                 snapshots=snapshots,
                 snapshot=snapshot,
+                ranks=self.ranks,
             )
         except Exception as error:
             if is_out_of_memory(error):
@@ -85,7 +104,7 @@ class GradientLearner:
         """The answer to every row, in order."""
         if self.task is None:
             raise RuntimeError("predict() before fit() or load(): there is no model yet.")
-        return predict_rows(self.task, rows, self.settings, self.plan, self.batch)
+        return predict_rows(self.task, rows, self.settings, self.plan, self.batch, self.ranks)
 
     def save(self, folder: Path) -> None:
         """Write statistics.json and model.safetensors (weights and buffers, tied ones once)."""
@@ -111,7 +130,12 @@ class GradientLearner:
         if valid is None or len(valid) == 0:
             return None
         rows = valid.without_target() if hasattr(valid, "without_target") else valid
-        return lambda: watch.score(valid, self.predict(rows))
+
+        def evaluate() -> float | None:
+            answers = self.predict(rows)
+            return self.ranks.told(watch.score(valid, answers) if self.ranks.is_first else None)
+
+        return evaluate
 
 
 @dataclass
@@ -129,8 +153,13 @@ class EvaluationBatch:
         self.say(kind="warning", text=f"Out of memory while predicting: now {self.size} rows at once.")
 
 
-def predict_rows(task: Task, rows: Any, settings: Gradient, plan: Plan, at_once: EvaluationBatch) -> Predictions:
-    """Predict in batches of like size and put the answers back into the order of the rows."""
+def predict_rows(
+    task: Task, rows: Any, settings: Gradient, plan: Plan, at_once: EvaluationBatch, ranks: Ranks
+) -> Predictions:
+    """Predict in batches of like size and put the answers back into the order of the rows.
+
+    Several processes predict some of the batches each, and all get all answers.
+    """
     device = torch.device(plan.machine.device)
     order = size_order(task.row_sizes(rows), len(rows))
 
@@ -139,7 +168,7 @@ def predict_rows(task: Task, rows: Any, settings: Gradient, plan: Plan, at_once:
             inputs = placed(task.collate(rows.take(batch.tolist())), device)
             return task.predict(task.model, inputs)
         except Exception as error:
-            if not is_out_of_memory(error):
+            if not is_out_of_memory(error) or not ranks.is_alone:
                 raise
             at_once.halve(error)
             return None
@@ -149,6 +178,8 @@ def predict_rows(task: Task, rows: Any, settings: Gradient, plan: Plan, at_once:
     # no_grad, not inference_mode: models cache tables (rotary angles) in their first forward, and training refuses
     # tensors made in inference mode.
     with torch.no_grad(), autocast(settings.precision, plan.machine):
+        if not ranks.is_alone:
+            return shared_answers(answers, order, at_once.size, ranks)
         start = 0
         while not parts or start < len(order):
             batch = order[start : start + at_once.size]
@@ -156,6 +187,17 @@ def predict_rows(task: Task, rows: Any, settings: Gradient, plan: Plan, at_once:
                 parts.append(found)
                 start += len(batch)
     return Predictions.joined(parts).take(np.argsort(order))
+
+
+def shared_answers(
+    answers: Callable[[np.ndarray], Predictions | None], order: np.ndarray, num_at_once: int, ranks: Ranks
+) -> Predictions:
+    """`predict_rows` among several processes: batches are dealt, and what is computed only to keep step is dropped."""
+    batches = [order[start : start + num_at_once] for start in range(0, max(1, len(order)), num_at_once)]
+    found = [(answers(batch), counts) for batch, counts in shares(batches, ranks)]
+    by_rank = ranks.collected([each for each, counts in found if counts])
+    joined = [by_rank[number % ranks.world][number // ranks.world] for number in range(len(batches))]
+    return Predictions.joined(joined).take(np.argsort(order))
 
 
 def kept_statistics(path: Path, compute: Callable[[], JSON]) -> JSON:

@@ -27,7 +27,7 @@ BYTES = 4
 def profiled(settings: Gradient, watch: Watch, device: torch.device) -> Iterator[Callable[[], None]]:
     """Yield a function to call after each step; writes profile/trace.json (for chrome://tracing) and profile/slowest.tsv
     into the run folder where the settings ask for it."""
-    if not settings.profile:
+    if not settings.profile or watch.rank > 0:
         yield lambda: None
         return
     from torch.profiler import ProfilerActivity, profile, schedule
@@ -70,7 +70,7 @@ def _numel(shape: Any) -> int:
 def watched_activations(model: torch.nn.Module, settings: Gradient, watch: Watch) -> Iterator[Callable[[int], None]]:
     """Yield a function to call after each step; every ten seconds it writes what each layer put out in the coming step
     into activations.jsonl of the run folder, and logs the layer with most zeros."""
-    if not settings.watch_activations:
+    if not settings.watch_activations or watch.rank > 0:
         yield lambda step: None
         return
     found: dict[str, JSON] = {}

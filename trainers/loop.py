@@ -17,7 +17,7 @@ a step is left out) and `checkpoint` (what a snapshot holds):
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import reduce
 from operator import add
@@ -30,15 +30,17 @@ from trainers import optim
 from trainers.averages import averages_of
 from trainers.checkpoint import Snapshots
 from trainers.choice import Evaluate, judge, keep_best
-from trainers.contract import JSON, Batch, Machine, Task, Watch
+from trainers.contract import JSON, Machine, Task, Watch
 from trainers.diagnosis import plateau_advice
+from trainers.distributed import Ranks, shard
 from trainers.errors import DataError, InterruptedByUser, StoppedError, UsageError, ZooError
 from trainers.feed import Ahead, Drawn, Feed, total_counts
 from trainers.guard import LossReader, should_skip
 from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
 from trainers.meter import Meter
-from trainers.precision import Network, matmul_precision, placed
+from trainers.network import Network
+from trainers.precision import matmul_precision, placed, products_in
 from trainers.progress import StepLines, rare_collections, summary
 from trainers.rollback import WayBack, next_position, ramp_factor
 from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
@@ -57,20 +59,24 @@ def train(
     evaluate: Evaluate | None,
     snapshots: Snapshots,
     snapshot: Path | None,
+    ranks: Ranks,
 ) -> JSON:
     """Train `task.model` in place and return what happened, for actual.json.
 
     evaluate: the deciding metric of the model as it stands; None where there are no rows for it.
-    snapshot: the folder to continue from; None starts anew.
+    snapshot: the folder to continue from; None starts anew.   ranks: this process among those that train together.
     Raises DivergedError on a loss that is not finite or too large, and StoppedError or InterruptedByUser, with
     everything saved, when `watch` says to stop.
     """
     model, device = task.model, torch.device(machine.device)
-    feed = make_feed(task, rows, settings, seed=seed, watch=watch)
+    feed = ranks.first_alone(lambda: make_feed(task, rows, settings, seed=seed, watch=watch))
+    if ranks.is_sharded:
+        shard(model)
     budget = Budget.of(settings, feed.steps_per_epoch)
-    optimizer = optim.make_optimizer(model, task.roles(), settings)
+    optimizer = optim.make_optimizer(model, task.roles(), settings, products_in(settings.precision, machine))
     parameters, averages = optim.all_parameters(optimizer), averages_of(optimizer, settings)
-    network, losses = Network(model, settings, machine, watch.log), LossReader(device)
+    network = Network(model, settings, machine, watch.log, ranks, has_fixed_shapes=feed.sizes is None)
+    losses = LossReader(device)
     state = State(seed, len(feed.examples), settings.batch_size, is_checkpointing=settings.checkpoint_activations)
 
     def restore(folder: Path) -> None:
@@ -86,11 +92,14 @@ def train(
         window = feed.drawn(position)
         return replace(window, batches=[replace(b, inputs=placed(b.inputs, device)) for b in window.batches])
 
+    ranks.part_chance(seed)
     if snapshot is not None:
         restore(snapshot)
+        if state.is_compiled:
+            network.compile()
         watch.log(kind="resume", step=state.step, folder=snapshot.name)
     meter = Meter(task, network, state, machine, watch)
-    ladder, lines = MemoryLadder(feed, task, state, watch.log), StepLines(watch.log, state, meter)
+    ladder, lines = MemoryLadder(feed, task, state, watch.log, ranks), StepLines(watch.log, state, meter)
     way = WayBack(
         state,
         settings,
@@ -114,7 +123,7 @@ def train(
         watched_activations(model, settings, watch) as look,
     ):
         while (ended := why_ended(state, budget, settings)) is None:
-            if reason := watch.should_stop():
+            if reason := ranks.most_urgent(watch.should_stop()):
                 save()
                 snapshots.wait()
                 raise stopped(reason, state.step)
@@ -130,7 +139,7 @@ def train(
 
             state.position = next_position(state.position, state.passed)
             with meter.counting():
-                window, loss = accumulated(task, network, ahead, ladder, state.position)
+                window, loss = accumulated(task, network, ahead, ladder, state.position, ranks)
             if loss is None:
                 state.num_skipped += 1
                 watch.log(kind="warning", text=f"Step {state.step + 1} skipped: none of its examples has a label.")
@@ -149,9 +158,10 @@ def train(
             state.position += 1
             state.num_samples += window.num_examples
 
-            spent, is_compiling = time.perf_counter() - began, network.num_graphs > num_graphs
-            state.add_time(spent, is_compiling=is_compiling)
-            meter.add(window, spent, is_compiling=is_compiling)
+            took, is_compiling = ranks.slowest(time.perf_counter() - began, network.num_graphs > num_graphs)
+            state.add_time(took, is_compiling=is_compiling)
+            state.is_compiled |= network.decide(state.step, budget.seconds_left(state.step, state.seconds))
+            meter.add(window, took, is_compiling=is_compiling)
             progress = budget.progress(state.step, state.seconds, state.step_seconds)
             lines.write(progress, settings.lr * factor, way.norm, is_last=progress >= 1)
             collect(state.step)
@@ -164,18 +174,21 @@ def train(
             is_due = evaluation_is_due(state, before, progress, settings, budget, feed.steps_per_epoch)
             if is_due:
                 way.note(losses.rest())
+                ranks.average_buffers(model)
                 judge(state, evaluate, watch, model, averages)
+                state.seconds_evaluating = ranks.told(state.seconds_evaluating)
                 model.train()
             if is_due or (settings.save_steps and state.step % settings.save_steps == 0):
                 save()
 
     if advice := plateau_advice(state.guard.first_loss, state.guard.losses, settings.lr):
         watch.log(kind="warning", text=advice)
+    ranks.wait()  # for what the first one writes
     kept = keep_best(state, settings, model, snapshots, averages)
     return {
         **summary(state, model, feed.steps_per_epoch),
         **meter.figures(),
-        "compiled_graphs": network.num_graphs,
+        **network.facts(),
         "kept": kept,
         "stopped_because": ended,
     }
@@ -183,8 +196,6 @@ def train(
 
 def make_feed(task: Task, rows: Any, settings: Gradient, *, seed: int, watch: Watch) -> Feed:
     """The feed of `rows` under these settings. Raises UsageError or DataError where they do not suit the task."""
-    if watch.world != 1:
-        raise UsageError(f"Training in {watch.world} processes is not built yet. Start one process.")
     examples = task.examples(rows, watch.folder)
     if len(examples) < task.min_rows:
         raise DataError(f"{len(examples)} training examples: this model needs at least {task.min_rows}. Add rows.")
@@ -195,6 +206,11 @@ def make_feed(task: Task, rows: Any, settings: Gradient, *, seed: int, watch: Wa
                 f"once: --set train.{name}={task.min_rows}"
             )
     size = settings.micro_batch_size
+    if task.couples_rows and watch.world > 1:
+        raise UsageError(
+            "This recipe's loss compares the rows of a batch with each other, so they cannot be dealt to several "
+            "processes. Start one, without torchrun."
+        )
     if task.couples_rows and (settings.micro_batch_tokens or (size or settings.batch_size) < settings.batch_size):
         raise UsageError(
             "This recipe's loss compares the rows of a batch with each other, so the batch cannot be cut: "
@@ -215,7 +231,7 @@ def make_feed(task: Task, rows: Any, settings: Gradient, *, seed: int, watch: Wa
 
 
 def accumulated(
-    task: Task, network: Network, ahead: Ahead[Drawn], ladder: MemoryLadder, position: int
+    task: Task, network: Network, ahead: Ahead[Drawn], ladder: MemoryLadder, position: int, ranks: Ranks
 ) -> tuple[Drawn, torch.Tensor | None]:
     """Draw the step's micro-batches and add up their gradients; again, in smaller ones, when memory runs out.
 
@@ -224,10 +240,10 @@ def accumulated(
     while True:
         try:
             window = ahead.take(position)
-            # Counts first: micro-batches hold different numbers of labels, and a mean of their means would weigh
-            # those in small ones too much. Several processes would add up theirs here.
-            counts = total_counts(window.batches)
-            return window, backward(task, network, window.batches, counts) if any(counts.values()) else None
+            # Counts first, of all processes: micro-batches hold different numbers of labels, and a mean of their
+            # means would weigh those in small ones too much.
+            counts = ranks.counted(total_counts(window.batches))
+            return window, backward(task, network, window, counts, ranks) if any(counts.values()) else None
         except Exception as error:
             if not ladder.steps_down(error):
                 raise
@@ -238,32 +254,36 @@ def accumulated(
             torch.cuda.empty_cache()
 
 
-def backward(task: Task, network: Network, batches: Sequence[Batch], counts: Mapping[str, float]) -> torch.Tensor:
+def backward(task: Task, network: Network, window: Drawn, counts: Mapping[str, float], ranks: Ranks) -> torch.Tensor:
     """Add up the gradients of sum over terms of total / count, and return that sum, still on the device.
 
     A term that counts nothing in the whole step is left out.
     """
     try:
-        return sum_backward(task, network, batches, counts)
+        return sum_backward(task, network, window, counts, ranks)
     except Exception as error:
         if is_out_of_memory(error) or not network.falls_back(error):
             raise
         # Compiling may fail half-way through a step: what it added to the gradients goes.
         task.model.zero_grad(set_to_none=True)
-        return sum_backward(task, network, batches, counts)
+        return sum_backward(task, network, window, counts, ranks)
 
 
-def sum_backward(task: Task, network: Network, batches: Sequence[Batch], counts: Mapping[str, float]) -> torch.Tensor:
+def sum_backward(
+    task: Task, network: Network, window: Drawn, counts: Mapping[str, float], ranks: Ranks
+) -> torch.Tensor:
     """`backward` without the net below it."""
     parts = []
-    for batch in batches:
-        totals = network.losses(task, batch.inputs)
-        if uncounted := totals.keys() - counts.keys():
-            raise ValueError(f"loss() returns {sorted(uncounted)}, which draw() never counted (0 is a count).")
-        loss = reduce(add, [totals[term].float() / count for term, count in counts.items() if count])
-        torch.autograd.backward(network.scaler.scale(loss))
+    for number, batch in enumerate(window.batches, start=1):
+        with ranks.adding_up(network.called, is_last=number == len(window.batches)):
+            totals = network.losses(task, batch.inputs)
+            if uncounted := totals.keys() - counts.keys():
+                raise ValueError(f"loss() returns {sorted(uncounted)}, which draw() never counted (0 is a count).")
+            loss = reduce(add, [totals[term].float() / count for term, count in counts.items() if count])
+            loss = loss * 0 if window.is_extra else loss
+            torch.autograd.backward(network.scaler.scale(ranks.for_mean(loss)))
         parts.append(loss.detach())
-    return reduce(add, parts)
+    return ranks.added(reduce(add, parts))
 
 
 def why_ended(state: State, budget: Budget, settings: Gradient) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from trainers.contract import Task
+from trainers.distributed import Ranks
 from trainers.errors import DoesNotFitError
 from trainers.feed import Feed
 from trainers.state import State
@@ -29,8 +30,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 class MemoryLadder:
     """The rungs that a training has gone down, kept in its state, so that a resumed run begins where it had come to."""
 
-    def __init__(self, feed: Feed, task: Task, state: State, say: Callable[..., None]) -> None:
-        self.feed, self.task, self.state, self.say = feed, task, state, say
+    def __init__(self, feed: Feed, task: Task, state: State, say: Callable[..., None], ranks: Ranks) -> None:
+        self.feed, self.task, self.state, self.say, self.ranks = feed, task, state, say, ranks
         if state.cut is not None:
             feed.cut = {**feed.cut, **state.cut}
         if state.is_checkpointing:
@@ -44,6 +45,13 @@ class MemoryLadder:
         if not is_out_of_memory(error):
             return False
         text = " ".join(str(error).split())[:120]
+        if not self.ranks.is_alone:
+            # The others are in the middle of exchanging gradients, and cannot be told to begin the step again.
+            raise DoesNotFitError(
+                f"Out of memory at step {self.state.step + 1} in process {self.ranks.rank} of {self.ranks.world} "
+                f"({text}). Several processes cannot try again by themselves. Use smaller micro-batches, the batch "
+                f"stays the same: --set train.micro_batch_size={max(1, self.state.batch_size // self.ranks.world // 2)}"
+            ) from error
         if not self.task.couples_rows and self.feed.halve():
             self.state.cut = {name: self.feed.cut[name] for name in ("rows", "tokens")}
             self._tell(f"micro-batches now hold at most {self.feed.cut['rows']} examples, for the same batch", text)

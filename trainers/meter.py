@@ -21,8 +21,9 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from trainers.contract import JSON, Batch, Machine, Task, Watch
 from trainers.feed import Drawn
+from trainers.network import Network
 from trainers.peak import Peak, peak_of
-from trainers.precision import Network, autocast, autocast_dtype
+from trainers.precision import autocast, autocast_dtype
 from trainers.state import State
 
 SECONDS_BEFORE = 1.0

@@ -46,14 +46,17 @@ _SMALLEST_NORM = 1e-7
 _SMALLEST_MOMENT = 1e-10
 
 
-def orthogonalized(stack_NRC: Tensor, coefficients: Coefficients = POLAR_EXPRESS) -> Tensor:
+def orthogonalized(
+    stack_NRC: Tensor, coefficients: Coefficients = POLAR_EXPRESS, dtype: torch.dtype | None = None
+) -> Tensor:
     """The nearest semi-orthogonal matrix of each matrix in the stack, approximately: U V^T of its U S V^T.
 
-    stack_NRC: (N, R, C), any float type; computed in bfloat16 on CUDA, else in its own type.
+    stack_NRC: (N, R, C), any float type.   dtype: to compute in; None: bfloat16 on CUDA, else the stack's own.
     """
-    x = stack_NRC.bfloat16() if stack_NRC.is_cuda else stack_NRC
+    x = stack_NRC.to(dtype or (torch.bfloat16 if stack_NRC.is_cuda else stack_NRC.dtype))
     is_tall = x.size(-2) > x.size(-1)
-    x = x.mT if is_tall else x  # the products below are then of the short side
+    # The products below are then of the short side; turned in memory too, as CPU kernels would turn it every time.
+    x = x.mT.contiguous() if is_tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + _SMALLEST_NORM)
     for a, b, c in coefficients:
         gram = x @ x.mT
@@ -80,18 +83,19 @@ def muon_step(
     neuron_moments: list[Tensor],
     *,
     lr: Tensor,
-    weight_decay: Tensor,
+    weight_decay: Tensor | None,
     momentum: Tensor,
     beta2: float | None,
     cautious: bool,
     coefficients: Coefficients,
     skip: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """One step for N matrices of the same shape, in place. Numbers that change between steps are 0-d tensors, so that
     a compiled step is not compiled again when the learning rate moves.
 
     beta2: of the second moment per neuron; None leaves it out.   cautious: decay only where it agrees with the update.
-    skip: not zero where nothing is to change.
+    skip: not zero where nothing is to change.   dtype: see `orthogonalized`.
     """
     pull = 1 - momentum
     if skip is not None:
@@ -100,32 +104,35 @@ def muon_step(
         is_kept = (skip == 0).float()
         pull, lr = pull * is_kept, lr * is_kept
     _lerp_in_place(moments, grads, pull)
-    update = torch.stack(_lerp(grads, moments, momentum))
-    update = orthogonalized(update, coefficients)
-    if beta2 is not None:
-        neuron_pull = 1 - beta2 if skip is None else (1 - beta2) * is_kept
-        update = neuron_normalized(update, neuron_moments, neuron_pull)
+    update = orthogonalized(torch.stack(_lerp(grads, moments, momentum)), coefficients, dtype)
     rows, columns = weights[0].shape
-    scaled = update * (lr * shape_factor(rows, columns))
-    for weight, change in zip(weights, scaled.unbind(), strict=True):
-        decay = weight * (lr * weight_decay)
-        if cautious:
-            decay = decay * (change * weight > 0)
-        weight.sub_(change + decay)
+    size = lr * shape_factor(rows, columns)
+    if beta2 is not None:
+        size = size * neuron_factors(update, neuron_moments, 1 - beta2 if skip is None else (1 - beta2) * is_kept)
+    change = update * size
+    if weight_decay is not None:
+        # In one piece: for small matrices the number of operations costs more than the numbers in them.
+        stack = torch.stack(weights)
+        decay = stack * (lr * weight_decay)
+        change = change + (decay * (change * stack > 0) if cautious else decay)
+    torch._foreach_sub_(weights, change.unbind())
 
 
-def neuron_normalized(update_NRC: Tensor, moments: list[Tensor], pull: float | Tensor) -> Tensor:
-    """Give every neuron (row; column of a wide matrix) a step of like size, and the whole matrix the size it had.
+def neuron_factors(update_NRC: Tensor, moments: list[Tensor], pull: float | Tensor) -> Tensor:
+    """What every neuron (row; column of a wide matrix) is multiplied by for steps of like size that leave each whole
+    matrix the size it had: (N, R, 1) or (N, 1, C).
 
     moments: N running means of squares, (R, 1) or (1, C), changed in place.   pull: share of the new in them, 1 - beta2.
     """
     dim = -1 if update_NRC.size(-2) >= update_NRC.size(-1) else -2
-    squares = update_NRC.float().square().mean(dim=dim, keepdim=True)
-    _lerp_in_place(moments, list(squares.unbind()), pull)
-    scaled = update_NRC * torch.stack(moments).clamp_min(_SMALLEST_MOMENT).rsqrt().to(update_NRC.dtype)
-    before = torch.linalg.matrix_norm(update_NRC, keepdim=True)
-    after = torch.linalg.matrix_norm(scaled, keepdim=True)
-    return torch.mul(scaled, before / after.clamp_min(_SMALLEST_MOMENT))
+    # One pass over the matrices; all that follows is of the size of the moments.
+    totals = torch.linalg.vector_norm(update_NRC, dim=dim, keepdim=True).square()
+    _lerp_in_place(moments, list((totals / update_NRC.size(dim)).unbind()), pull)
+    factors = torch.stack(moments).clamp_min(_SMALLEST_MOMENT).rsqrt()
+    before = totals.sum(dim=(-2, -1), keepdim=True).sqrt()
+    after = (totals * factors.square()).sum(dim=(-2, -1), keepdim=True).sqrt()
+    kept: Tensor = factors * (before / after.clamp_min(_SMALLEST_MOMENT))
+    return kept
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -150,6 +157,7 @@ class MuonAdamW(torch.optim.Optimizer):
         beta2: float | None = 0.95,
         cautious: bool = True,
         coefficients: Coefficients = POLAR_EXPRESS,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(groups, {"lr": 1e-3, "weight_decay": 0.0, "kind": "adamw"})
         for group in self.param_groups:
@@ -157,6 +165,7 @@ class MuonAdamW(torch.optim.Optimizer):
                 raise ValueError("Muon takes matrices only; give other parameters the kind adamw.")
         self.betas, self.eps = betas, eps
         self.momentum, self.beta2, self.cautious, self.coefficients = momentum, beta2, cautious, coefficients
+        self.dtype = dtype
         self._compiled: Any = None
 
     @torch.no_grad()
@@ -211,12 +220,13 @@ class MuonAdamW(torch.optim.Optimizer):
                 [state["moment"] for state in states],
                 [state["neuron_moment"] for state in states],
                 lr=number(group["lr"]),
-                weight_decay=number(group["weight_decay"]),
+                weight_decay=number(group["weight_decay"]) if group["weight_decay"] else None,
                 momentum=number(momentum),
                 beta2=self.beta2,
                 cautious=self.cautious,
                 coefficients=self.coefficients,
                 skip=self.found_inf,
+                dtype=self.dtype,
             )
             for state in states:
                 state["step"] += 1

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from trainers.contract import JSON, Role
+from trainers.distributed import like, whole
 from trainers.errors import UsageError, did_you_mean
 from trainers.optimizers import optimizer_of
 from trainers.settings import Gradient
@@ -23,9 +24,12 @@ FROM_SETTINGS = ("params", "names", "are_heads", "kind", "peak_lr", "peak_decay"
 """What a group holds that is no memory: it comes from model, settings and progress."""
 
 
-def make_optimizer(model: torch.nn.Module, roles: Mapping[str, Role], settings: Gradient) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: torch.nn.Module, roles: Mapping[str, Role], settings: Gradient, dtype: torch.dtype | None = None
+) -> torch.optim.Optimizer:
     """The optimizer of `settings` over the parameters that have a role; all others stop requiring gradients.
 
+    dtype: see `optimizers.optimizer_of`.
     Each group also holds `peak_lr` and `peak_decay`, and `names` and `are_heads`, one a parameter. Raises
     ValueError for roles of parameters that the model does not have, and what `optimizers.optimizer_of` raises.
     """
@@ -35,7 +39,7 @@ def make_optimizer(model: torch.nn.Module, roles: Mapping[str, Role], settings: 
             f"train.freeze_epochs is {settings.freeze_epochs}, but this model has no head that could learn alone. "
             "Set it to 0: --set train.freeze_epochs=0"
         )
-    return optimizer_of(groups, settings)
+    return optimizer_of(groups, settings, dtype)
 
 
 def trained_parameters(model: torch.nn.Module, roles: Mapping[str, Role]) -> dict[str, torch.nn.Parameter]:
@@ -141,8 +145,8 @@ def step(optimizer: torch.optim.Optimizer, skip: bool | torch.Tensor) -> None:
 def gradient_norm(parameters: Iterable[torch.nn.Parameter], clip: float | None) -> torch.Tensor:
     """The norm of all gradients together, which are then clipped to `clip`, if given."""
     if clip is not None:
-        return torch.nn.utils.clip_grad_norm_(parameters, clip)
-    return torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+        return whole(torch.nn.utils.clip_grad_norm_(parameters, clip))
+    return whole(torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None]))
 
 
 def all_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
@@ -179,7 +183,8 @@ def load_optimizer_memory(optimizer: torch.optim.Optimizer, memory: JSON, tensor
     optimizer.state.clear()
     for name, parameter in named_parameters(optimizer):
         for key, value in memory["state"].get(name, {}).items():
-            optimizer.state[parameter][key] = put_together(value, tensors, parameter.device)
+            value = put_together(value, tensors, parameter.device)
+            optimizer.state[parameter][key] = like(value, parameter) if torch.is_tensor(value) else value
     for group, values in zip(optimizer.param_groups, memory["groups"], strict=True):
         group.update({key: put_together(value, {}, torch.device("cpu")) for key, value in values.items()})
 

@@ -16,11 +16,14 @@ from trainers.settings import Gradient
 Groups = list[dict[str, Any]]
 
 
-def optimizer_of(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
+def optimizer_of(groups: Groups, settings: Gradient, dtype: torch.dtype | None = None) -> torch.optim.Optimizer:
     """The optimizer that `settings.optimizer` names, over groups with `lr`, `weight_decay` and `kind`.
 
+    dtype: the format in which the run multiplies matrices, for optimizers that do so too; None: that of the parameters.
     Raises MissingError where its package is missing, UsageError where it cannot run on the parameters' device.
     """
+    if settings.optimizer == "muon+adamw":
+        return muon(groups, settings, dtype)
     return MAKERS[settings.optimizer](groups, settings)
 
 
@@ -43,13 +46,13 @@ def sgd(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, momentum=settings.momentum, nesterov=nesterov, fused=is_fused(groups))
 
 
-def muon(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
+def muon(groups: Groups, settings: Gradient, dtype: torch.dtype | None) -> torch.optim.Optimizer:
     if not any(group["kind"] == "muon" for group in groups):
         raise UsageError(
             "train.optimizer is muon+adamw, but this model has no two-dimensional parameter with the role matrix for "
             "Muon. Use --set train.optimizer=adamw"
         )
-    return MuonAdamW(groups, betas=settings.betas, eps=settings.eps, momentum=settings.momentum)
+    return MuonAdamW(groups, betas=settings.betas, eps=settings.eps, momentum=settings.momentum, dtype=dtype)
 
 
 def adafactor(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
@@ -98,7 +101,6 @@ def _betas_eps(settings: Gradient) -> dict[str, Any]:
 MAKERS: Mapping[str, Callable[[Groups, Gradient], torch.optim.Optimizer]] = {
     "adamw": adamw,
     "sgd": sgd,
-    "muon+adamw": muon,
     "adafactor": adafactor,
     "adamw-8bit": adamw_8bit,
     # The gradient is clipped by the loop already.

@@ -56,19 +56,27 @@ class Outcome:
         weighed = np.asarray(self.weights)[encoded].sum() if self.weights else len(encoded)
         return {"cross_entropy": float(weighed)}
 
-    def totals(self, outputs: Tensor, encoded: Tensor) -> dict[str, Tensor]:
-        """Total loss. outputs: (rows, width), computed on in float32."""
+    def totals(self, outputs: Tensor, encoded: Tensor, *, label_smoothing: float = 0.0) -> dict[str, Tensor]:
+        """Total loss. outputs: (rows, width), or (rows, members, width) of an ensemble, whose mean loss it is.
+
+        label_smoothing: share of every label that all classes get alike. Computed in float32.
+        """
+        num_members = outputs.shape[1] if outputs.ndim == 3 else 1
+        answers, targets = outputs.float().reshape(-1, self.width), encoded.repeat_interleave(num_members)
         if not self.classes:
-            return {"squared_error": (outputs.float().squeeze(1) - encoded).square().sum()}
+            return {"squared_error": (answers.squeeze(1) - targets).square().sum() / num_members}
         weight = torch.tensor(self.weights, device=outputs.device) if self.weights else None
-        return {"cross_entropy": functional.cross_entropy(outputs.float(), encoded, weight=weight, reduction="sum")}
+        total = functional.cross_entropy(answers, targets, weight, reduction="sum", label_smoothing=label_smoothing)
+        return {"cross_entropy": total / num_members}
 
     def predictions(self, outputs: Tensor) -> Predictions:
-        """Answers from outputs (rows, width), in the unit of the target."""
+        """Answers from outputs (rows, width), in the unit of the target; those of an ensemble (rows, members, width) are
+        the mean over its members."""
         values = outputs.detach().double().cpu()
+        values = values if values.ndim == 3 else values.unsqueeze(1)
         if self.classes:
-            return Predictions.of_labels(values.softmax(dim=1).numpy(), self.classes)
-        return Predictions.of_numbers(values.squeeze(1).numpy() * self.std + self.mean)
+            return Predictions.of_labels(values.softmax(dim=2).mean(dim=1).numpy(), self.classes)
+        return Predictions.of_numbers(values.squeeze(2).mean(dim=1).numpy() * self.std + self.mean)
 
 
 def fit_outcome(target: np.ndarray, classes: Sequence[str], class_weights: ClassWeights = "none") -> Outcome:

@@ -1,27 +1,38 @@
-"""Number formats and compiling as policies: what settings and machine make of `auto`, and the model as it is called."""
+"""Number formats as a policy: what settings and machine make of `auto`."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-from trainers.contract import Machine, Task
-from trainers.settings import Gradient
+from trainers.contract import Machine
+from trainers.errors import MissingError, UsageError
+
+FP8_FROM = (8, 9)
+"""The compute capability from which Nvidia's GPUs multiply in FP8: Ada; Hopper is 9.0."""
 
 
 def autocast_dtype(precision: str, machine: Machine) -> torch.dtype | None:
     """The format of matrix products under autocast, None for plain float32."""
     if precision != "auto":
-        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
+        return {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}.get(precision)
     if machine.bf16:
         return torch.bfloat16
     if torch.device(machine.device).type != "cuda" or not torch.cuda.is_available():
         return None
     # GPUs before Ampere multiply in float16 only.
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def products_in(precision: str, machine: Machine) -> torch.dtype | None:
+    """The format in which an optimizer may multiply matrices: bfloat16 where the run has it, else that of the matrices.
+
+    Not float16: what an optimizer multiplies is not scaled.
+    """
+    return torch.bfloat16 if autocast_dtype(precision, machine) is torch.bfloat16 else None
 
 
 def loss_scaler(precision: str, machine: Machine) -> torch.amp.GradScaler:
@@ -55,60 +66,27 @@ def matmul_precision(precision: str, machine: Machine) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def should_compile(setting: str, machine: Machine) -> bool:
-    """Whether to compile: `auto` compiles on CUDA only; on CPU 30-80 seconds of compiling are seldom earned back."""
-    return setting == "on" or (setting == "auto" and torch.device(machine.device).type == "cuda")
+def with_fp8_products(model: torch.nn.Module, machine: Machine) -> None:
+    """Have the linear layers of `model` multiply in FP8 with scales found on the fly; weights stay float32.
 
-
-class Network:
-    """The model as the loop calls it: under autocast, compiled where the policy says so.
-
-    The network is compiled, the loss stays outside: losses break graphs. Evaluation uses the plain model.
+    Layers whose sides are no multiples of 16 stay as they are: the kernels have no others.
+    Raises UsageError on devices without FP8, MissingError without torchao.
+    Source: Micikevicius et al. 2022, arXiv 2209.05433.
     """
+    if torch.device(machine.device).type != "cuda" or torch.cuda.get_device_capability() < FP8_FROM:
+        raise UsageError(
+            f"train.precision is fp8, which needs a GPU of Nvidia's Hopper or Ada generation or later; this is "
+            f"{machine.name or machine.device}. Use --precision bf16."
+        )
+    try:
+        from torchao.float8 import convert_to_float8_training
+    except ImportError:
+        raise MissingError("train.precision is fp8, which needs torchao: pip install 'domain-model-zoo[fp8]'") from None
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        settings: Gradient,
-        machine: Machine,
-        say: Callable[..., None],
-        backend: str | Callable[..., Any] = "inductor",
-    ) -> None:
-        self.plain, self.called = model, model
-        self.precision, self.machine, self.say = settings.precision, machine, say
-        self.is_compiled = should_compile(settings.compile, machine)
-        self.scaler = loss_scaler(settings.precision, machine)
-        self.graphs_before = 0
-        if self.is_compiled:
-            self.called = torch.compile(model, dynamic=True, backend=backend)  # type: ignore[assignment]
-            self.graphs_before = graphs_so_far()
+    def fits(part: torch.nn.Module, name: str) -> bool:
+        return isinstance(part, torch.nn.Linear) and part.in_features % 16 == 0 and part.out_features % 16 == 0
 
-    def losses(self, task: Task, inputs: Any) -> Mapping[str, torch.Tensor]:
-        """Total of each term of the loss over a micro-batch."""
-        with autocast(self.precision, self.machine):
-            return task.loss(self.called, inputs)
-
-    def falls_back(self, error: Exception) -> bool:
-        """Give up compiling after `error`, saying so; False where nothing was compiled and the error is a real one."""
-        if not self.is_compiled:
-            return False
-        self.is_compiled, self.called = False, self.plain
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        self.say(kind="warning", text=f"The model could not be compiled, training goes on without: {reason}")
-        return True
-
-    @property
-    def num_graphs(self) -> int:
-        """Graphs compiled since this network was made; 0 without compiling."""
-        return graphs_so_far() - self.graphs_before if self.is_compiled else 0
-
-
-def graphs_so_far() -> int:
-    """Graphs that dynamo has compiled in this process."""
-    # Here and not above: the import costs a second, and only compiling needs it.
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
+    convert_to_float8_training(model, module_filter_fn=fits)
 
 
 def placed(inputs: Any, device: torch.device) -> Any:

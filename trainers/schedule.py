@@ -85,6 +85,10 @@ class Budget:
             return min(1.0, steps / self.amount)
         return 1.0 if seconds + step_seconds / 2 >= self.amount else seconds / self.amount
 
+    def seconds_left(self, steps: int, seconds: float) -> float:
+        """Training time that is left after `steps` steps in `seconds`, if steps go on taking as long."""
+        return self.amount - seconds if self.name == "seconds" else (self.amount - steps) * seconds / max(1, steps)
+
     def progress_within(self, step: int, seconds: float, step_seconds: float = 0.0) -> float:
         """Progress in the middle of step number `step` (from 0).
 

@@ -35,6 +35,8 @@ OPTIMIZER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "adafactor": {"lr": 1e-2},  # Shazeer & Stern 2018, arXiv 1804.04235
 }
 """What a setting is under an optimizer where neither recipe nor user says it."""
+SHARDED_OPTIMIZERS = ("adamw", "sgd")
+"""They treat every number by itself, so a part of a matrix is as good as the whole."""
 
 
 class _Settings(BaseModel):
@@ -42,6 +44,7 @@ class _Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     flags: ClassVar[Flags] = {}
+    uses_many_processes: ClassVar[bool] = False
 
 
 class Gradient(_Settings):
@@ -52,7 +55,9 @@ class Gradient(_Settings):
         "epochs": lambda value: {"epochs": value, "steps": None, "seconds": None},
         "budget": lambda value: {"seconds": value, "steps": None, "epochs": None},
         "precision": lambda value: {"precision": value},
+        "shard": lambda value: {"shard": value},
     }
+    uses_many_processes: ClassVar[bool] = True
     trainer: Literal["gradient"] = "gradient"
     epochs: float | None = Field(None, gt=0, description="passes over the training examples")
     steps: int | None = Field(None, gt=0, description="optimizer steps")
@@ -83,7 +88,7 @@ class Gradient(_Settings):
     final_lr: float = Field(0.0, ge=0, le=1, description="last lr as a share of the peak")
     clip: float | None = Field(1.0, gt=0, description="gradient norm at most; None: no clipping")
     ema: float | None = Field(None, gt=0, lt=1, description="decay of averaged weights; None: no average")
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    precision: Literal["auto", "bf16", "fp16", "fp32", "fp8"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
     evaluations: int | None = Field(None, gt=0, description="how many over the run; None: once an epoch")
     patience: int | None = Field(None, gt=0, description="evaluations without gain before stopping")
@@ -92,6 +97,7 @@ class Gradient(_Settings):
     guard: bool = Field(True, description="skip outlying steps and go back when the loss stays high; False: end")
     rollback_lr: float = Field(1.0, gt=0, le=1, description="lr factor after going back, rising to 1 in 200 steps")
     checkpoint_activations: bool = Field(False, description="compute activations twice to save memory")
+    shard: bool = Field(False, description="split the model among the processes of torchrun (FSDP2)")
     profile: bool = Field(False, description="trace a few steps: profile/ in the run folder")
     watch_activations: bool = Field(False, description="statistics of each layer: activations.jsonl")
     max_loss: float = Field(100.0, gt=0, description="mean loss above which training is called diverged")
@@ -108,6 +114,15 @@ class Gradient(_Settings):
         named = [name for name in ("epochs", "steps", "seconds") if getattr(self, name) is not None]
         if len(named) > 1:
             raise ValueError(f"more than one budget: {', '.join(named)}. Keep one and set the others to null.")
+        return self
+
+    @model_validator(mode="after")
+    def _can_shard(self) -> "Gradient":
+        if self.shard and (self.optimizer not in SHARDED_OPTIMIZERS or self.precision == "fp16"):
+            raise ValueError(
+                f"shard goes with the optimizers {', '.join(SHARDED_OPTIMIZERS)} in bf16 or fp32, not with "
+                f"{self.optimizer} in {self.precision}: others need whole matrices, and fp16 one loss scale."
+            )
         return self
 
 

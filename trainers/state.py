@@ -36,6 +36,8 @@ class State:
     """The step of the snapshot that was last gone back to."""
     cut: JSON | None = None
     is_checkpointing: bool = False
+    is_compiled: bool = False
+    """Compiled since it turned out to pay; not where the settings asked for it."""
     scaler: JSON = field(default_factory=dict)
     smoothed: Smoothed = field(default_factory=Smoothed)
     guard: Guard = field(default_factory=Guard)

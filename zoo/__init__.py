@@ -5,6 +5,7 @@ Nothing heavy is imported here; each function brings in what it needs when it is
 
 import dataclasses
 import importlib
+import inspect
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -52,17 +53,29 @@ def plan(recipe: str, data: Any = None, **more: Any) -> Any:
     wishes = _part("plan").Wishes
     asked = Request(**_taken(more, Request))
     wished = wishes(sets=more.pop("set", None) or {}, **_taken(more, wishes))
+    _refuse_unknown("plan", more, ["split", "skip_bad", "fast", "say"])
     return _part("run").prepare(recipe, data, request=asked, wishes=wished, **more).plan
 
 
 def train(recipe: str, data: Any = None, **more: Any) -> Any:
     """Train `recipe` on a file, folder or DataFrame (None: its demo); the run, as `zoo.run.train` returns it."""
-    return _part("run").train(recipe, data, **more)
+    run = _part("run")
+    known = [name for name in inspect.signature(run.train).parameters if name not in ("recipe", "data")]
+    _refuse_unknown("train", more, known)
+    return run.train(recipe, data, **more)
 
 
 def load(folder: Any, **more: Any) -> Any:
     """The run in `folder`, ready to predict, as `zoo.run.load` returns it."""
     return _part("run").load(folder, **more)
+
+
+def _refuse_unknown(function: str, given: dict[str, Any], known: list[str]) -> None:
+    errors = importlib.import_module("trainers.errors")
+    for name in given:
+        if name not in known:
+            near = errors.did_you_mean(name, known)
+            raise errors.UsageError(f"zoo.{function}() has no argument {name!r}.{near} Known: {', '.join(known)}.")
 
 
 def _taken(more: dict[str, Any], record: Any) -> dict[str, Any]:

@@ -145,6 +145,7 @@ def _cited(registry: Registry) -> Iterator[tuple[str, str]]:
             yield from ((f"cells.{name}[{index}]", source) for source in cited)
     for name, recipe in registry.recipes.items():
         yield from ((f"recipes.{name}", item.source) for item in recipe.evidence)
+        yield from ((f"recipes.{name}.scaling", item.source) for item in [recipe.scaling] if item)
     for name, data_type in registry.types.items():
         yield from ((f"types.{name}", note.source) for note in data_type.notes)
 

@@ -39,6 +39,10 @@ Device = Annotated[str | None, typer.Option("--device", help="where the model wi
 Latency = Annotated[str | None, typer.Option("--latency", help="tight if every answer must be fast")]
 Pretrained = Annotated[bool | None, typer.Option("--pretrained/--no-pretrained", help="a fitting checkpoint exists")]
 Coordinates = Annotated[bool | None, typer.Option("--coordinates/--no-coordinates", help="3-D positions are given")]
+GpuName = Annotated[str | None, typer.Option("--gpu", help="the GPU there is: a100, h100, 4090, ...")]
+Gpus = Annotated[int | None, typer.Option("--gpus", help="how many of them")]
+Hours = Annotated[float | None, typer.Option("--hours", help="hours they are there")]
+Memory = Annotated[float | None, typer.Option("--memory", help="GiB of memory of the device that trains")]
 
 
 def list_(only_type: OnlyType = None, status: OnlyStatus = None, as_json: AsJson = False) -> None:
@@ -87,6 +91,10 @@ def recommend(
     audio_hours: AudioHours = None,
     pretrained: Pretrained = None,
     coordinates: Coordinates = None,
+    gpu: GpuName = None,
+    gpus: Gpus = None,
+    hours: Hours = None,
+    memory: Memory = None,
     as_json: AsJson = False,
 ) -> None:
     """Name the recipe for data of a type and size, and say why."""
@@ -100,6 +108,10 @@ def recommend(
     )  # fmt: skip
     if data is not None:
         answer = with_data(answer, str(data), target)
+    if any(value is not None for value in (gpu, gpus, hours, memory)):
+        from zoo.budget import Budget, with_budget
+
+        answer = with_budget(answer, Budget(gpu=gpu, gpus=gpus, hours=hours, memory=memory))
     if as_json:
         _print_json(answer.as_json())
     else:

@@ -21,9 +21,10 @@ SplitRule = Annotated[str | None, typer.Option("--split", help="random, stratifi
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value, for example train.lr=0.001; repeatable")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="passes over the training rows")]
 Budget = Annotated[float | None, typer.Option("--budget", help="seconds of training")]
-Precision = Annotated[str | None, typer.Option("--precision", help="auto, bf16, fp16 or fp32")]
+Precision = Annotated[str | None, typer.Option("--precision", help="auto, bf16, fp16, fp32 or fp8")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps")]
 Seed = Annotated[int, typer.Option("--seed", help="of the split, the order and the weights")]
+Shard = Annotated[bool, typer.Option("--shard", help="under torchrun: split the model among the processes (FSDP2)")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="drop and count unusable rows")]
 Fast = Annotated[bool, typer.Option("--fast", help="skip the search for similar rows; the split says so")]
 Loggers = Annotated[
@@ -33,6 +34,22 @@ Loggers = Annotated[
 Offline = Annotated[bool, typer.Option("--offline", help="never ask a model hub")]
 Out = Annotated[Path | None, typer.Option("--out", help="folder to write; never one with content")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+
+# Questions of size, answered without data (zoo.sizing).
+Params = Annotated[str | None, typer.Option("--params", help="size question: parameters, for example 350M or 1e9")]
+Tokens = Annotated[str | None, typer.Option("--tokens", help="size question: tokens to train on, repeats included")]
+Flops = Annotated[str | None, typer.Option("--flops", help="size question: FLOPs to spend, for example 1e20")]
+Hours = Annotated[float | None, typer.Option("--hours", help="size question: hours on --gpus of --gpu")]
+GpuName = Annotated[str | None, typer.Option("--gpu", help="of a size question: a100, h100, 4090, ...")]
+Gpus = Annotated[int | None, typer.Option("--gpus", help="of a size question: how many")]
+Mfu = Annotated[float | None, typer.Option("--mfu", help="of a size question: share of the peak reached, such as 0.4")]
+Tflops = Annotated[
+    float | None, typer.Option("--tflops", help="of a size question: measured dense bf16 peak of one GPU")
+]
+Price = Annotated[float | None, typer.Option("--price", help="of a size question: of one GPU-hour")]
+Watts = Annotated[float | None, typer.Option("--watts", help="of a size question: drawn by one GPU")]
+Unique = Annotated[str | None, typer.Option("--unique", help="of a size question: tokens there are without repeats")]
+Context = Annotated[int | None, typer.Option("--context", help="of a size question: positions; counts attention too")]
 
 
 def register(app: typer.Typer) -> None:
@@ -57,6 +74,7 @@ def train(
     precision: Precision = None,
     device: Device = "auto",
     seed: Seed = 0,
+    shard: Shard = False,
     skip_bad: SkipBad = False,
     fast: Fast = False,
     log: Loggers = None,
@@ -72,7 +90,7 @@ def train(
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
         split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget, precision=precision, device=device,
-        seed=seed, skip_bad=skip_bad, fast=fast, loggers=log or (), out=out, say=_say, bar=True,
+        seed=seed, shard=shard, skip_bad=skip_bad, fast=fast, loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
     _show_run(done, as_json=as_json)
 
@@ -96,9 +114,38 @@ def plan(
     skip_bad: SkipBad = False,
     fast: Fast = False,
     offline: Offline = False,
+    params: Params = None,
+    tokens: Tokens = None,
+    flops: Flops = None,
+    hours: Hours = None,
+    gpu: GpuName = None,
+    gpus: Gpus = None,
+    mfu: Mfu = None,
+    tflops: Tflops = None,
+    price: Price = None,
+    watts: Watts = None,
+    unique: Unique = None,
+    context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fix and show everything that train would do, without training."""
+    """Fix and show everything that train would do, without training; or answer a size question without any data."""
+    counts: dict[str, Any] = {"params": params, "tokens": tokens, "flops": flops, "unique": unique}
+    numbers: dict[str, Any] = {"hours": hours, "gpu": gpu, "gpus": gpus, "mfu": mfu, "tflops": tflops}
+    numbers |= {"price": price, "watts": watts, "context": context}
+    if any(value is not None for value in (*counts.values(), *numbers.values())):
+        given: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
+        given |= {
+            "labels": labels,
+            "id-column": id_column,
+            "split": split,
+            "set": sets,
+            "epochs": epochs,
+            "budget": budget,
+        }
+        given |= {"precision": precision, "skip-bad": skip_bad or None, "fast": fast or None}
+        _refuse_data([name for name, value in given.items() if value is not None])
+        _show_sizes(recipe, counts, numbers, as_json=as_json)
+        return
     _prepare_process(offline)
     from domains.contract import Request
     from zoo import report, run
@@ -185,6 +232,36 @@ def predict(
         print(path)
 
 
+def _refuse_data(given: list[str]) -> None:
+    from trainers.errors import UsageError
+
+    if given:
+        named = " and ".join(f"--{name}" for name in given)
+        raise UsageError(
+            f"{named}: a question of size (--params, --tokens, --flops, --hours) reads no data. Leave it out."
+        )
+
+
+def _show_sizes(recipe: str, counts: dict[str, Any], numbers: dict[str, Any], *, as_json: bool) -> None:
+    from zoo.registry import load_registry
+    from zoo.sizing import Sizes, answer, count
+    from zoo.sizing_text import as_text
+
+    registry = load_registry()
+    read: dict[str, Any] = {name: count(text, f"--{name}") for name, text in counts.items() if text is not None}
+    found = answer(registry.get(recipe), registry, Sizes(**read, **numbers))
+    if as_json:
+        _print_json(found)
+    else:
+        print(as_text(found, _text_width()))
+
+
+def _text_width() -> int:
+    import shutil
+
+    return min(shutil.get_terminal_size().columns, 100)
+
+
 def _predictions_path(out: Path, data: str | None) -> Path:
     from trainers.errors import UsageError
 
@@ -196,8 +273,10 @@ def _predictions_path(out: Path, data: str | None) -> Path:
 
 
 def _show_run(done: Any, *, as_json: bool) -> None:
-    from zoo import report, saved
+    from zoo import hardware, report, saved
 
+    if hardware.rank_and_world()[0] > 0:  # under torchrun one of the processes answers
+        return
     actual = saved.read_json(done.folder / "actual.json")
     if as_json:
         _print_json({"schema_version": 1, "run": str(done.folder), "metrics": done.metrics, "actual": actual})

@@ -28,18 +28,20 @@ class Usable:
     notices: tuple[str, ...]
 
 
-def usable_rows(reading: Reading, *, skip_bad: bool) -> Usable:
-    """The usable rows of a reading.
+def usable_rows(reading: Reading, data: Any, *, skip_bad: bool) -> Usable:
+    """The usable rows of what was read from `data`.
 
     Raises DataError listing every bad row, unless `skip_bad` drops and counts them; also when too few rows are left or
     two rows have the same id.
     """
     if reading.bad and not skip_bad:
-        raise DataError(_list_of(reading))
+        raise DataError(f"{named(data)}: {_list_of(reading)}")
     bad = {row.position for row in reading.bad}
     good = np.array([i for i in range(len(reading.table)) if i not in bad], dtype=np.int64)
     if len(good) < _FEWEST_ROWS:
-        raise DataError(f"{len(good)} usable rows of {len(reading.table)}: too few to train, validate and test on.")
+        raise DataError(
+            f"{named(data)}: {len(good)} usable rows of {len(reading.table)} are too few to train, validate and test on."
+        )
     table = reading.table.take(good) if bad else reading.table
     _check_ids(table.ids)
     dropped = [{"place": row.place, "reason": row.reason} for row in reading.bad]
@@ -62,6 +64,11 @@ def demo_of(recipe: Recipe, say: Callable[[str], None]) -> tuple[Any, Request, J
     say(f"demo: {demo.about}")
     options = {**recipe.demo.options, **demo.options}
     return demo.data, demo.request, {"options": options, "train": dict(recipe.demo.train)}
+
+
+def named(data: Any) -> str:
+    """What to call the data in a message."""
+    return str(data) if isinstance(data, str | Path) else "DataFrame"
 
 
 def accepted(data: Any) -> Any:
@@ -105,7 +112,7 @@ def _list_of(reading: Reading) -> str:
     lines = [f"{len(reading.bad)} of {len(reading.table)} rows cannot be used:", *shown]
     if more:
         lines.append(f"  ... and {more} more")
-    return "\n".join([*lines, "Mend them, or drop them with --skip-bad."])
+    return "\n".join([*lines, "Mend them, or drop them with --skip-bad (in Python: skip_bad=True)."])
 
 
 def _check_ids(ids: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from trainers.contract import Machine
-from trainers.errors import UsageError
+from trainers.errors import UsageError, did_you_mean
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # Asking torch costs a second, and its waiting threads then spin beside those of XGBoost; the drivers' files say first.
@@ -52,6 +52,11 @@ def detect(device: str = "auto") -> Machine:
     return found
 
 
+def rank_and_world() -> tuple[int, int]:
+    """The number of this process among those that torchrun started, and how many they are; (0, 1) without it."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @functools.cache
 def catalogue() -> tuple[Gpu, ...]:
     """The GPUs whose data sheets are known, in the order in which they are looked up."""
@@ -63,6 +68,25 @@ def gpu_called(name: str) -> Gpu | None:
     if any(word in name for word in _NOT_THE_WHOLE):
         return None
     return next((gpu for gpu in catalogue() if re.search(rf"\b{re.escape(gpu.name)}\b", name)), None)
+
+
+def gpu_named(name: str) -> Gpu:
+    """The catalogue's entry for what a person types: h100, a100-sxm4-40gb, l4, 4090. UsageError for unknown ones."""
+    wanted = _letters(name)
+    known = {_letters(word): gpu for gpu in catalogue() for word in (gpu.name, _without_maker(gpu.name))}
+    if wanted not in known:
+        names = [gpu.name for gpu in catalogue()]
+        raise UsageError(f"--gpu {name!r}: not in the catalogue.{did_you_mean(name, names)} Known: {', '.join(names)}.")
+    return known[wanted]
+
+
+def _without_maker(name: str) -> str:
+    """ "RTX 4090" is also asked for as 4090."""
+    return re.sub(r"^(NVIDIA|Tesla|RTX) ", "", name)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def memory_limit() -> int:

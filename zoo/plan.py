@@ -28,6 +28,7 @@ class Wishes:
     precision: str | None = None
     device: str = "auto"
     seed: int = 0
+    shard: bool | None = None
 
 
 def parts_of(recipe: Recipe) -> tuple[Any, Any]:
@@ -130,7 +131,7 @@ def _tree(options: Mapping[str, Any] | None = None, train: Mapping[str, Any] | N
 def _wished(wishes: Wishes, trainer: Any) -> list[tuple[str, JSON]]:
     """The user's layers, flags first, so that --set has the last word."""
     layers: list[tuple[str, JSON]] = []
-    for flag in ("epochs", "budget", "precision"):
+    for flag in ("epochs", "budget", "precision", "shard"):
         value = getattr(wishes, flag)
         if value is not None:
             paths = trainer.flags.get(flag)

@@ -76,6 +76,7 @@ class Recommendation:
     unused: tuple[str, ...]
     notes: tuple[Note, ...]
     registry: Registry = field(repr=False)
+    budget: dict[str, Any] | None = None  # see zoo.budget
 
     def __str__(self) -> str:
         return as_text(self)
@@ -102,6 +103,7 @@ class Recommendation:
             "would_change_it": [_fields(item) for item in self.asks],
             "unused": list(self.unused),
             "notes": [self._cited(item) for item in self.notes],
+            "budget": self.budget,
             "next_command": self.next_command,
         }
 
@@ -336,6 +338,9 @@ def _labelled(answer: Recommendation, found: dict[str, Any]) -> Iterator[tuple[s
     yield from (("would change", f"{item.option}: {item.recipe}") for item in answer.asks)
     yield from (("unused", says) for says in answer.unused)
     yield from (("note", _reference(item)) for item in found["notes"])
+    if answer.budget:
+        yield from (("budget", answer.budget[key]) for key in ("says",) if key in answer.budget)
+        yield from (("conflict", says) for says in answer.budget["conflicts"])
     yield "needs", _needs_words(answer.recipe)
     yield "command", _command_words(answer)
 

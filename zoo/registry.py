@@ -127,6 +127,26 @@ class Demo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Marks a transformer trained from nothing, whose size `zoo plan` answers without data; `source` for the ratio.
+
+    causal: whether it writes token by token and so keeps a cache.  caveat: where the law may not hold.
+    The rest is how the family grows (see `zoo.scaling.ShapeRule`).
+    """
+
+    __pydantic_config__ = _STRICT
+    unit: str
+    per_parameter: float
+    source: str
+    causal: bool
+    width_per_layer: int
+    head_size: int
+    vocabulary: int
+    embedding_tables: int
+    caveat: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How one model is trained, with everything inherited from its parents filled in."""
 
@@ -142,6 +162,7 @@ class Recipe:
     train: Mapping[str, Any] = field(default_factory=dict)
     licence: str | None = None
     demo: Demo | None = None
+    scaling: Scaling | None = None
     evidence: tuple[Evidence, ...] = ()
 
     @property
@@ -222,9 +243,13 @@ def _cell(node: Tree) -> Cell:
 
 
 def _recipe(node: Tree) -> Recipe:
-    demo = Demo(**node["demo"]) if "demo" in node else None
-    evidence = _many(Evidence, node.get("evidence"))
-    changed = {"tasks": tuple(node["tasks"]), "needs": Needs(**node["needs"]), "demo": demo, "evidence": evidence}
+    changed = {
+        "tasks": tuple(node["tasks"]),
+        "needs": Needs(**node["needs"]),
+        "demo": Demo(**node["demo"]) if "demo" in node else None,
+        "scaling": Scaling(**node["scaling"]) if "scaling" in node else None,
+        "evidence": _many(Evidence, node.get("evidence")),
+    }
     return Recipe(**{**node, **changed})
 
 

@@ -24,6 +24,7 @@ from zoo.registry import (
     Note,
     Recipe,
     Registry,
+    Scaling,
     Source,
     Tree,
     field_names,
@@ -215,7 +216,9 @@ def _with_parents(name: str, nodes: dict[str, Tree]) -> Tree:
 
 def _inherited(parent: Tree, child: Tree) -> Tree:
     """Settings merge; what describes one recipe (status, demo, evidence) is its own; the rest is taken if absent."""
-    passed = {key: value for key, value in parent.items() if key not in ("status", "about", "demo", "evidence")}
+    passed = {
+        key: value for key, value in parent.items() if key not in ("status", "about", "demo", "scaling", "evidence")
+    }
     settings = {key: merged(passed.get(key, {}), child.get(key, {})) for key in _MERGED if key in {*passed, *child}}
     return {**passed, **child, **settings}
 
@@ -241,7 +244,7 @@ def _check(record: type, tree: Tree, path: str = "") -> None:
 def _faults(error: ValidationError, path: str) -> Iterator[str]:
     known = [
         name
-        for record in (Cell, DataType, Demo, Dispute, Evidence, Note, Recipe, Source)
+        for record in (Cell, DataType, Demo, Dispute, Evidence, Note, Recipe, Scaling, Source)
         for name in field_names(record)
     ]
     for fault in error.errors(include_url=False):

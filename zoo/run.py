@@ -8,8 +8,8 @@ import os
 import resource
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from domains.contract import Facts, Request, Split
 from domains.splits import make_split
 from trainers.contract import JSON, Learner, Plan, Predictions
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
+from trainers.settings import SETTINGS
 from zoo import hardware, report, saved, writers
 from zoo.data_in import Usable, accepted, demo_of, fingerprint, usable_rows
 from zoo.plan import Wishes, parts_of, plan_run, with_settings
@@ -29,6 +30,14 @@ from zoo.registry import Recipe, load_registry
 from zoo.watch import RunWatch, bar_for
 
 Say = Callable[[str], None] | None
+
+
+@dataclass(frozen=True)
+class Display:
+    """What a person sees of a run. say: receives lines, None is silent.   bar: a bar on stderr, if that is a terminal."""
+
+    say: Say = None
+    bar: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Run:
         domain, _ = parts_of(load_registry().get(self.plan.recipe))
         facts = Facts.from_json(self.plan.facts)
         request = self._request(target or facts.target, labels)
-        usable = usable_rows(domain.read(accepted(data), request), skip_bad=skip_bad)
+        usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad)
         _tell(usable.notices, say)
         table = usable.table
         group = domain.keys(table, self.plan.task, request, fast=True).group
@@ -133,7 +142,7 @@ def prepare(
     data = accepted(data)
     reading = domain.read(data, request)
     _check_task(entry, reading.task)
-    usable = usable_rows(reading, skip_bad=skip_bad)
+    usable = usable_rows(reading, data, skip_bad=skip_bad)
     _tell(usable.notices, say)
     table, task = usable.table, reading.task
     keys = domain.keys(table, task, request, fast=fast)
@@ -178,6 +187,7 @@ def train(
     precision: str | None = None,
     device: str = "auto",
     seed: int = 0,
+    shard: bool = False,
     skip_bad: bool = False,
     fast: bool = False,
     loggers: Sequence[str] = (),
@@ -189,24 +199,23 @@ def train(
 
     Arguments are the command line's flags (`zoo train --help`). loggers: names of `zoo.writers.KINDS` (--log).
     say: receives lines about progress, silent when None.   bar: shows a bar on stderr, if that is a terminal.
+    Under torchrun the first process reads, splits, scores and writes, and all of them train.
     """
     started = time.monotonic()
     loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
     request = Request(target, task, group, order, id_column, labels, dict(columns or {}))
-    wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed)
-    job = prepare(recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=say)
-    job = replace(job, config={**job.config, "loggers": list(loggers)})
-    _, family = parts_of(job.recipe)
-    learner = family.build(job.plan)
-    folder = saved.new_folder(recipe, out)
-    try:
-        with saved.locked(folder):
-            _write_start(folder, job)
-            return _finish(folder, job, learner, started=started, say=say, bar=bar)
-    except (UsageError, DataError, MissingError):
-        saved.discard(folder)  # nothing was learned: leave no half-written run
-        raise
+    wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
+
+    def begun() -> tuple[Path, Job]:
+        job = prepare(recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=say)
+        job = replace(job, config={**job.config, "loggers": list(loggers)})
+        parts_of(job.recipe)[1].build(job.plan)  # what is wrong with the options shows before there is a folder
+        folder = saved.new_folder(recipe, out)
+        _write_start(folder, job)
+        return folder, job
+
+    return _finished(begun, data, Display(say, bar), started=started, is_new=True)
 
 
 def resume(folder: str | Path, *, data: Any = None, say: Say = None, bar: bool = False) -> Run:
@@ -216,16 +225,18 @@ def resume(folder: str | Path, *, data: Any = None, say: Say = None, bar: bool =
     the data is no longer what the run began with.
     """
     started, folder = time.monotonic(), Path(folder)
-    if saved.is_complete(folder):
-        raise UsageError(f"{folder}: this run is finished. Predict with: zoo predict {folder} NEW_DATA")
-    if not (folder / "plan.json").exists():
-        raise UsageError(f"{folder}: nothing to resume (no plan.json).")
-    job = _job_again(folder, data)
-    writers.check_names(job.config.get("loggers", ()))
-    (folder / "STOP").unlink(missing_ok=True)
-    _, family = parts_of(job.recipe)
-    with saved.locked(folder):
-        return _finish(folder, job, family.build(job.plan), started=started, say=say, bar=bar)
+
+    def begun() -> tuple[Path, Job]:
+        if saved.is_complete(folder):
+            raise UsageError(f"{folder}: this run is finished. Predict with: zoo predict {folder} NEW_DATA")
+        if not (folder / "plan.json").exists():
+            raise UsageError(f"{folder}: nothing to resume (no plan.json).")
+        job = _job_again(folder, data)
+        writers.check_names(job.config.get("loggers", ()))
+        (folder / "STOP").unlink(missing_ok=True)
+        return folder, job
+
+    return _finished(begun, data, Display(say, bar), started=started, is_new=False)
 
 
 def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | None = None) -> Run:
@@ -241,12 +252,56 @@ def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | 
     return Run(folder, plan, saved.read_json(folder / "metrics.json"), family.load(plan, folder / "model"))
 
 
-def _finish(folder: Path, job: Job, learner: Learner, *, started: float, say: Say, bar: bool) -> Run:
+def _finished(
+    begun: Callable[[], tuple[Path, Job]], data: Any, display: Display, *, started: float, is_new: bool
+) -> Run:
+    """Begin and finish a run, alone or with the other processes that torchrun started."""
+    if hardware.rank_and_world()[1] > 1:
+        return _finished_together(begun, data, display, started=started, is_new=is_new)
+    folder, job = begun()
+    with _locked(folder, is_new=is_new):
+        return _finish(folder, job, display, started=started)
+
+
+@contextmanager
+def _locked(folder: Path, *, is_new: bool) -> Iterator[None]:
+    try:
+        with saved.locked(folder):
+            yield
+    except (UsageError, DataError, MissingError):
+        if is_new:
+            saved.discard(folder)  # nothing was learned: leave no half-written run
+        raise
+
+
+def _finished_together(
+    begun: Callable[[], tuple[Path, Job]], data: Any, display: Display, *, started: float, is_new: bool
+) -> Run:
+    """`_finished` in one of several processes: the first begins and judges, the others train along and load the run."""
+    from trainers import distributed
+
+    device = hardware.detect().device
+    with distributed.joined(distributed.own_device(device)) as rank:
+        folder, job = begun() if rank == 0 else (Path(), None)
+        folder = distributed.told_by_first(folder)
+        job = job or _job_again(folder, data)
+        machine = replace(job.plan.machine, device=distributed.own_device(job.plan.machine.device))
+        job = replace(job, plan=replace(job.plan, machine=machine))
+        if rank == 0:
+            with _locked(folder, is_new=is_new):
+                run = _finish(folder, job, display, started=started)
+        else:
+            _fit(folder, job, Display(), writers.Curves())
+        distributed.told_by_first("done")
+        return run if rank == 0 else load(folder)
+
+
+def _finish(folder: Path, job: Job, display: Display, *, started: float) -> Run:
     """Fit, judge on the untouched test rows, save, seal."""
-    cpu_before = _cpu_seconds()
+    cpu_before, say = _cpu_seconds(), display.say
     hardware.forget_gpu_peak()
     with writers.opened(job.config.get("loggers", ()), folder, report.settings_of(job.plan), say) as curves:
-        actual = _fit(folder, job, learner, curves=curves, say=say, bar=bar)
+        learner, actual = _fit(folder, job, display, curves)
         scores, predictions = _judge(job, learner, say)
         for problem in curves.write(actual.get("num_steps") or 0, report.scores_on_test(scores)):
             (say or _warn)(f"warning: {problem}")
@@ -269,15 +324,23 @@ def _finish(folder: Path, job: Job, learner: Learner, *, started: float, say: Sa
     return Run(folder, job.plan, scores, learner)
 
 
-def _fit(folder: Path, job: Job, learner: Learner, *, curves: writers.Curves, say: Say, bar: bool) -> JSON:
-    """Train on the training rows, seen and stopped by a person; what happened, for actual.json."""
-    domain, _ = parts_of(job.recipe)
+def _fit(folder: Path, job: Job, display: Display, curves: writers.Curves) -> tuple[Learner, JSON]:
+    """The learner, trained on the training rows, seen and stopped by a person; and what happened, for actual.json."""
+    domain, family = parts_of(job.recipe)
+    rank, world = hardware.rank_and_world()
+    trainer = SETTINGS[job.plan.settings["trainer"]]
+    if world > 1 and not trainer.uses_many_processes:
+        raise UsageError(
+            f"torchrun started {world} processes, but {job.recipe.name} learns in one ({trainer.__name__.lower()}). "
+            "Start it without torchrun."
+        )
+    learner = family.build(job.plan)
     metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
-    shown = bar_for(metric.name, job.plan.machine) if bar else None
-    watch = RunWatch(folder, metric, say, bar=shown, curves=curves)
+    shown = bar_for(metric.name, job.plan.machine) if display.bar else None
+    watch = RunWatch(folder, metric, display.say, bar=shown, curves=curves, rank=rank, world=world)
     try:
         with watch.hearing_signals(), shown or nullcontext():
-            return learner.fit(job.part("train"), job.part("valid"), watch)
+            return learner, learner.fit(job.part("train"), job.part("valid"), watch)
     except (StoppedError, InterruptedByUser) as error:
         raise type(error)(str(error).replace("zoo resume RUN", f"zoo resume {folder}")) from None
 
@@ -339,6 +402,7 @@ def _write_start(folder: Path, job: Job) -> None:
         "num_rows_used": len(ids),
         "bad_rows": job.usable.dropped,
         "notices": list(job.usable.notices),
+        "classes": _class_counts(job.usable.table.target()),
     }
     split = {"rule": job.split.rule, "seed": job.plan.seed, **job.split.evidence, "ids": parts, "group": groups}
     saved.write_text(folder / "config.yaml", yaml.safe_dump(job.config, sort_keys=False, allow_unicode=True))
@@ -346,6 +410,14 @@ def _write_start(folder: Path, job: Job) -> None:
     saved.write_json(folder / "data.json", data)
     saved.write_json(folder / "env.json", report.environment(job.plan.machine))
     saved.write_json(folder / "plan.json", job.plan.as_json())  # last: a folder with a plan can be resumed
+
+
+def _class_counts(target: np.ndarray) -> JSON | None:
+    """Rows of each class; None for numbers."""
+    if target.dtype != object:
+        return None
+    names, counts = np.unique(target.astype(str), return_counts=True)
+    return dict(zip(names.tolist(), counts.tolist(), strict=True))
 
 
 def _job_again(folder: Path, data: Any) -> Job:
@@ -363,7 +435,7 @@ def _job_again(folder: Path, data: Any) -> Job:
     if fingerprint(data, request) != saved.read_json(folder / "data.json")["fingerprint"]:
         raise DataError(f"{data}: changed since the run began, so it cannot continue exactly. Train again.")
     domain, _ = parts_of(entry)
-    usable = usable_rows(domain.read(accepted(data), request), skip_bad=config["skip_bad"])
+    usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=config["skip_bad"])
     return Job(entry, request, usable, _split_again(folder, usable), plan, data, config)
 
 

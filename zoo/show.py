@@ -52,6 +52,8 @@ def _labelled(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "needs", f"{found['install']}{f'; about {memory:g} GiB of memory' if memory else ''}"
     if found["licence"]:
         yield "licence", found["licence"]
+    if found["scaling"]:
+        yield "sizes", f"zoo plan {found['name']} --params 1B   (or --tokens, --flops, or --hours and --gpu)"
     if found["demo"]:
         yield "demo", found["demo"]["about"]
     for item in found["evidence"]:

@@ -35,11 +35,8 @@ class RunWatch:
     """`trainers.contract.Watch` of one run: writes events.jsonl, shows progress on stderr, hears signals.
 
     say: prints one line for a person; None is silent.   bar: takes the place of the lines about single steps.
-    curves: the writers of other viewers.
+    curves: the writers of other viewers. Of several processes the first one alone writes and shows.
     """
-
-    rank = 0
-    world = 1
 
     def __init__(
         self,
@@ -49,8 +46,10 @@ class RunWatch:
         *,
         bar: Bar | None = None,
         curves: Curves | None = None,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
-        self.folder = folder
+        self.folder, self.rank, self.world = folder, rank, world
         self.cache = hardware.cache_folder()
         self.metric = metric.name
         self.higher_is_better = metric.higher_is_better
@@ -65,6 +64,8 @@ class RunWatch:
 
     def log(self, **event: Any) -> None:
         """Append the event to events.jsonl and show it: steps in the bar or every 30 seconds, all else at once."""
+        if self.rank > 0:
+            return
         line = json.dumps({"time": round(time.time(), 3), **event}, default=float)
         with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +24,7 @@ from domains.images.task import PictureTask, keep_depthwise_in_float32
 from domains.shared.weights import read_tensors
 from trainers.contract import JSON, Machine, Plan
 from trainers.gradient import GradientLearner
+from trainers.outcome import ClassWeights, fit_outcome
 from trainers.settings import Gradient
 
 TINY: JSON = {
@@ -50,7 +51,7 @@ class Options(BaseModel):
     scale: float = Field(0.7, gt=0, le=1, description="smallest share of the area of a training view; 1: the whole")
     flip: bool = Field(True, description="mirror left and right; false where that changes the meaning (digits)")
     label_smoothing: float = Field(0.1, ge=0, lt=1)
-    class_weights: Literal["none", "balanced"] = "none"
+    class_weights: ClassWeights = "none"
     # On enlarged small pictures the statistics of 32 rows shook what was learned: .591 against .811 on validation
     # pictures of CIFAR-10 (1,024 training pictures, 3 epochs, lr 3e-4; .673 at best, with lr 1e-3).
     freeze_bn: bool = Field(True, description="keep the pretrained statistics of batch norm; never from scratch")
@@ -64,7 +65,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     """
     found = nets.find_backbone(options.network, options.weights)
     side, why = input_side(facts, found, options)
-    cost = forward_cost(lambda: nets.build_network(found.as_json(), num_outputs(facts)), side)
+    cost = forward_cost(lambda: nets.build_network(found.as_json(), facts.num_outputs), side)
     rows_at_once = settings.micro_batch_size or settings.batch_size
     steps_per_epoch = max(1, math.ceil(facts.num_rows / settings.batch_size))
     steps = settings.steps or math.ceil((settings.epochs or 10) * steps_per_epoch)
@@ -72,7 +73,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     if found.weights is None:
         notes.append("random weights: no pretraining")
     elif found.weights.path.is_file():
-        model = nets.build_network({**found.as_json()}, num_outputs(facts))
+        model = nets.build_network({**found.as_json()}, facts.num_outputs)
         how = nets.fit_tensors(model, read_tensors(found.weights.path), found.weights.path)
         notes.append(f"weights of {found.weights.path.name} match {found.network} {how}")
     return {
@@ -102,11 +103,6 @@ def baselines(plan: Plan) -> tuple[Baseline, ...]:
 
     options = Options.model_validate(plan.options)
     return () if options.weights == nets.SCRATCH else (linear_probe(plan, options),)
-
-
-def num_outputs(facts: Facts) -> int:
-    """Classes, or one number."""
-    return len(facts.classes) if facts.task == "classification" else 1
 
 
 def input_side(facts: Facts, found: nets.Backbone, options: Options) -> tuple[int, str]:
@@ -141,22 +137,16 @@ def statistics(plan: Plan, train: Any) -> JSON:
     """Everything fixed by the training rows and the weights, as plain values."""
     options, facts = Options.model_validate(plan.options), Facts.from_json(plan.facts)
     found = nets.find_backbone(options.network, options.weights)
-    values = train.target()
-    fitted: JSON = {"class_weights": None, "target": None}
-    if facts.task == "regression":
-        # Constant targets leave nothing to scale by.
-        fitted["target"] = {"mean": float(values.mean()), "std": float(values.std()) or 1.0}
-    elif options.class_weights == "balanced":
-        fitted["class_weights"] = [len(values) / (len(facts.classes) * int((values == c).sum())) for c in facts.classes]
+    outcome = fit_outcome(train.target(), facts.classes, options.class_weights)
     config = picture_config(facts, found, options)
-    return {"backbone": found.as_json(), "pictures": config, **fitted}
+    return {"backbone": found.as_json(), "pictures": config, "outcome": outcome.as_json()}
 
 
 def make_task(plan: Plan, fitted: JSON, pretrained: bool) -> PictureTask:
     """The network with its losses. pretrained: load the weights that the options name."""
     options, facts = Options.model_validate(plan.options), Facts.from_json(plan.facts)
     weights = nets.find_backbone(options.network, options.weights).weights if pretrained else None
-    model = nets.build_network(fitted["backbone"], num_outputs(facts), weights=weights)
+    model = nets.build_network(fitted["backbone"], facts.num_outputs, weights=weights)
     if torch.device(plan.machine.device).type == "cpu":
         keep_depthwise_in_float32(model)
     return PictureTask(model.to(memory_format=torch.channels_last), options, facts, fitted)

@@ -142,7 +142,7 @@ def _from_folder(root: Path, request: Request) -> Reading:
     parts = {found.file: found.part for found in listing.pictures if found.part}
     bad = _bad_labels(root, files, labels, request.facts)
     if request.facts is None:
-        class_names(labels)  # refuses fewer than two classes
+        class_names(labels, f"{root}: the class folders")
     notices = [*listing.notices, *_class_notices(listing.pictures, request.facts)]
     return _reading(root, files, values=labels, target=FOLDER_TARGET, bad=bad, parts=parts, notices=notices)
 
@@ -199,7 +199,7 @@ def _one_picture(path: Path, request: Request) -> Reading:
 def _from_table(data: Any, request: Request) -> Reading:
     rows = table_rows(data, request)
     if rows.values is not None and rows.task == "classification" and request.facts is None:
-        class_names(rows.values)
+        class_names(rows.values, f"{data if isinstance(data, str | Path) else 'DataFrame'}: target {rows.target!r}")
     return _reading(
         rows.root,
         rows.files,

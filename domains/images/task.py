@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from domains.contract import Facts
 from domains.images.augment import training_view
@@ -17,6 +16,7 @@ from domains.images.data import FILE
 from domains.images.shelf import Shelf, shelve
 from domains.images.views import PlainViews, normalised
 from trainers.contract import JSON, Batch, Predictions, Role
+from trainers.outcome import Outcome
 
 _STORED_MARGIN = 8 / 7  # 256 for 224: room for a random box before pixels must be invented
 
@@ -42,6 +42,7 @@ class PictureTask:
 
     def __init__(self, model: torch.nn.Module, options: Any, facts: Facts, fitted: JSON) -> None:
         self.model, self.options, self.facts, self.fitted = model, options, facts, fitted
+        self.outcome = Outcome.from_json(fitted["outcome"])
         self.config = fitted["pictures"]
         self.side = int(self.config["input_size"][-1])
         self.views = PlainViews(self.config)
@@ -67,7 +68,7 @@ class PictureTask:
         paths = [Path(train.context["root"]) / file for file in train.column(FILE)]
         num_bytes = int(3e6 * self.facts.sizes.get("megapixels", 0.0))
         shelf = shelve(paths, round(self.side * _STORED_MARGIN), folder / "pictures", num_bytes=num_bytes)
-        return Examples(shelf, self._targets(train.target()))
+        return Examples(shelf, self.outcome.encoded(train.target()))
 
     def sizes(self, examples: Sequence[Any]) -> None:
         """All pictures cost the same."""
@@ -76,9 +77,9 @@ class PictureTask:
         """Training views with their targets."""
         how = {"scale": self.options.scale, "flip": self.options.flip, "interpolation": self.config["interpolation"]}
         views = [training_view(x, self.side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)]
-        targets = torch.as_tensor(np.array([target for _, target in examples]))
+        targets = np.array([target for _, target in examples])
         pictures = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2)
-        return Batch((pictures, targets), {"loss": self._count(targets)})
+        return Batch((pictures, torch.from_numpy(targets)), self.outcome.counts(targets))
 
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Cross entropy with smoothed labels, or the squared error of standardised numbers, summed over rows."""
@@ -86,12 +87,8 @@ class PictureTask:
             for norm in batch_norms(model):
                 norm.eval()
         pictures, targets = inputs
-        answers = model(normalised(pictures, self.config)).float()
-        if self.facts.task == "regression":
-            return {"loss": F.mse_loss(answers[:, 0], targets, reduction="sum")}
-        weights = self._class_weights(answers.device)
-        smoothing = self.options.label_smoothing
-        return {"loss": F.cross_entropy(answers, targets, weights, reduction="sum", label_smoothing=smoothing)}
+        answers = model(normalised(pictures, self.config))
+        return self.outcome.totals(answers, targets, label_smoothing=self.options.label_smoothing)
 
     def row_sizes(self, rows: Any) -> None:
         """All pictures cost the same."""
@@ -102,26 +99,7 @@ class PictureTask:
 
     def predict(self, model: torch.nn.Module, inputs: torch.Tensor) -> Predictions:
         """Class probabilities, or numbers in the unit of the target."""
-        answers = model(normalised(inputs, self.config)).detach().double().cpu()
-        if self.facts.task == "regression":
-            target = self.fitted["target"]
-            return Predictions.of_numbers(answers[:, 0].numpy() * target["std"] + target["mean"])
-        return Predictions.of_labels(answers.softmax(dim=1).numpy(), self.facts.classes)
-
-    def _targets(self, values: np.ndarray) -> np.ndarray:
-        if self.facts.task == "regression":
-            target = self.fitted["target"]
-            return np.asarray((values - target["mean"]) / target["std"], np.float32)
-        place = {name: position for position, name in enumerate(self.facts.classes)}
-        return np.array([place[value] for value in values], dtype=np.int64)
-
-    def _class_weights(self, device: torch.device | str) -> torch.Tensor | None:
-        weights = self.fitted["class_weights"]
-        return None if weights is None else torch.tensor(weights, device=device)
-
-    def _count(self, targets: torch.Tensor) -> float:
-        weights = self._class_weights("cpu")
-        return float(len(targets) if weights is None else weights[targets].sum())
+        return self.outcome.predictions(model(normalised(inputs, self.config)))
 
 
 def batch_norms(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -103,7 +103,7 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
     """Lengths and classes of the training rows."""
     lengths = train.column("sequence").str.len().to_numpy()
     target = train.target()
-    classes = class_names(target) if task == "classification" else ()
+    classes = class_names(target, f"target {train.target_name!r}") if task == "classification" else ()
     sizes: dict[str, float] = {
         "longest": int(lengths.max()),
         "median_residues": float(np.median(lengths)),

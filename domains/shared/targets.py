@@ -30,6 +30,8 @@ def infer_task(values: pd.Series, task: str | None = None, *, comma: bool = Fals
     chosen, notice = (task, "") if task else _guess_task(values, comma)
     if chosen == "classification":
         _refuse_names(values)
+    else:
+        _refuse_words(values, comma)
     return chosen, notice
 
 
@@ -63,6 +65,16 @@ def _refuse_names(values: pd.Series) -> None:
         )
 
 
+def _refuse_words(values: pd.Series, comma: bool) -> None:
+    present = values.dropna()
+    if len(present) and as_numbers(present, comma=comma)[1].all():
+        shown = ", ".join(repr(str(value)) for value in present.unique()[:3])
+        raise DataError(
+            f"target {values.name!r} holds no numbers ({shown}), so it cannot be predicted by regression. "
+            "Say --task classification, or choose another column with --target."
+        )
+
+
 def label_texts(values: pd.Series) -> np.ndarray:
     """(rows,) class name of each row as text, as in the file: 3 -> "3", 1.0 -> "1", True -> "True", missing -> None."""
     codes, distinct = pd.factorize(values, use_na_sentinel=True)
@@ -70,15 +82,16 @@ def label_texts(values: pd.Series) -> np.ndarray:
     return names[codes]
 
 
-def class_names(labels: np.ndarray | Sequence[str | None]) -> tuple[str, ...]:
+def class_names(labels: np.ndarray | Sequence[str | None], subject: str = "the target") -> tuple[str, ...]:
     """The distinct labels, in numeric order if all are numbers ("9" before "10"), else by text.
 
-    Raises DataError if there are fewer than two: nothing can be learned.
+    subject: what the labels are, for the message ("adult.csv: target 'income'"). Raises DataError if there are fewer
+    than two: nothing can be learned.
     """
     names = {str(label) for label in labels if label is not None}
     if len(names) < 2:
         only = f"only one class ({names.pop()!r})" if names else "no class at all"
-        raise DataError(f"the target has {only}; classification needs two or more. Check --target and the rows.")
+        raise DataError(f"{subject} has {only}; classification needs two or more. Check --target and the rows.")
     try:
         return tuple(sorted(names, key=lambda name: (float(name), name)))
     except ValueError:

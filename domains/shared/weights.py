@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import pickle
 import struct
 from collections.abc import Sequence
@@ -173,6 +174,8 @@ def _fetching_errors() -> tuple[type[Exception], ...]:
 
 
 def _not_fetched(spec: str, reason: str) -> MissingError:
+    # The hub's own advice names its variable, which --offline sets.
+    reason = "asking the hub is off: --offline" if os.environ.get("HF_HUB_OFFLINE") == "1" else reason
     return MissingError(
         f"options.weights: {spec} is not in the local cache and could not be fetched ({reason}). On a machine with "
         f"network: hf download {spec}. Or give a folder or file: --set options.weights=FOLDER."

@@ -124,7 +124,7 @@ def _one_a_row(bad: Sequence[BadRow]) -> list[BadRow]:
 
 def _refuse_constant(values: np.ndarray, task: str, target: str, where: str) -> None:
     if task == "classification":
-        class_names(values)
+        class_names(values, f"{where}: target {target!r}")
     elif len(np.unique(values[np.isfinite(values)])) < 2:
         raise DataError(f"{where}: target {target!r} has fewer than two different numbers, so nothing can be learned.")
 
@@ -171,7 +171,8 @@ def _refuse_missing(frame: pd.DataFrame, needed: Sequence[str], where: str) -> N
         return
     hints = "".join(did_you_mean(name, [other for other in names if other not in needed]) for name in missing[:3])
     shown = ", ".join(repr(name) for name in missing)
-    raise DataError(f"{where}: the model needs column {shown}, which is missing.{hints} Columns: {', '.join(names)}.")
+    needs = f"column {shown}, which is missing" if len(missing) == 1 else f"columns {shown}, which are missing"
+    raise DataError(f"{where}: the model needs {needs}.{hints} Columns: {', '.join(names)}.")
 
 
 def _said_extra(frame: pd.DataFrame, schema: Any, target: str | None, id_column: str | None) -> list[str]:

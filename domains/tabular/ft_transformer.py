@@ -120,7 +120,7 @@ def _small(*shape: int) -> Tensor:
 def network(facts: Facts, options: Options) -> FTTransformer:
     """A fresh network for these columns, from torch's generator."""
     columns = facts.schema["columns"]
-    return FTTransformer(num_numbers(columns), num_categories(columns), task.num_outputs(facts), options)
+    return FTTransformer(num_numbers(columns), num_categories(columns), facts.num_outputs, options)
 
 
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:

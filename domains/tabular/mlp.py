@@ -83,7 +83,7 @@ def _layer(num_inputs: int, num_outputs: int, options: Options, *, first: bool) 
 def network(facts: Facts, options: Options) -> Mlp:
     """A fresh network for these columns, from torch's generator."""
     columns = facts.schema["columns"]
-    return Mlp(num_numbers(columns), num_categories(columns), task.num_outputs(facts), options)
+    return Mlp(num_numbers(columns), num_categories(columns), facts.num_outputs, options)
 
 
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:

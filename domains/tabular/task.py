@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from domains.contract import Facts
 from domains.tabular.families import column_notes
@@ -21,6 +20,7 @@ from domains.tabular.networks import roles_of
 from domains.tabular.numeric import cells, fit_scales
 from trainers.contract import JSON, Batch, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
+from trainers.outcome import Outcome, fit_outcome
 from trainers.settings import Gradient
 
 MakeNetwork = Callable[[Facts, Any], torch.nn.Module]
@@ -37,6 +37,7 @@ class TableTask:
 
     def __init__(self, model: torch.nn.Module, facts: Facts, fitted: JSON) -> None:
         self.model, self.facts, self.fitted = model, facts, fitted
+        self.outcome = Outcome.from_json(fitted["outcome"])
         self.inputs: tuple[torch.Tensor, ...] = ()
         self.targets = torch.empty(0)
 
@@ -46,7 +47,7 @@ class TableTask:
 
     def examples(self, train: Any, folder: Path) -> Sequence[int]:
         """Positions of rows; their tensors stay in memory, 8 bytes a number and a category."""
-        self.inputs, self.targets = self.collate(train), self._targets(train.target())
+        self.inputs, self.targets = self.collate(train), torch.from_numpy(self.outcome.encoded(train.target()))
         return range(len(train))
 
     def sizes(self, examples: Sequence[int]) -> None:
@@ -56,19 +57,13 @@ class TableTask:
         """The tensors of these rows and their targets."""
         positions = torch.tensor(examples)
         inputs = tuple(tensor[positions] for tensor in self.inputs)
-        return Batch((inputs, self.targets[positions]), {"loss": float(len(examples))})
+        targets = self.targets[positions]
+        return Batch((inputs, targets), self.outcome.counts(targets.numpy()))
 
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Cross entropy or squared error (of standardised numbers), summed over rows, the mean over members."""
         features, targets = inputs
-        answers_BKO = model(*features).float()
-        num_members = answers_BKO.shape[1]
-        if self.facts.task == "regression":
-            total = functional.mse_loss(answers_BKO[..., 0], targets[:, None].expand(-1, num_members), reduction="sum")
-        else:
-            targets_BK = targets.repeat_interleave(num_members)
-            total = functional.cross_entropy(answers_BKO.flatten(0, 1), targets_BK, reduction="sum")
-        return {"loss": total / num_members}
+        return self.outcome.totals(model(*features), targets)
 
     def row_sizes(self, rows: Any) -> None:
         """All rows cost the same."""
@@ -80,18 +75,7 @@ class TableTask:
 
     def predict(self, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Predictions:
         """The mean over members of the class probabilities, or of the numbers in the unit of the target."""
-        answers_BKO = model(*inputs).detach().double().cpu()
-        if self.facts.task == "regression":
-            target = self.fitted["target"]
-            return Predictions.of_numbers(answers_BKO[..., 0].mean(dim=1).numpy() * target["std"] + target["mean"])
-        return Predictions.of_labels(answers_BKO.softmax(dim=-1).mean(dim=1).numpy(), self.facts.classes)
-
-    def _targets(self, values: np.ndarray) -> torch.Tensor:
-        if self.facts.task == "regression":
-            target = self.fitted["target"]
-            return torch.from_numpy(((values - target["mean"]) / target["std"]).astype(np.float32))
-        place = {name: position for position, name in enumerate(self.facts.classes)}
-        return torch.tensor([place[value] for value in values])
+        return self.outcome.predictions(model(*inputs))
 
 
 def learner_of(plan: Plan, options: Any, make_network: MakeNetwork) -> GradientLearner:
@@ -109,17 +93,8 @@ def task_maker(plan: Plan, options: Any, make_network: MakeNetwork) -> Callable[
 
 def statistics(plan: Plan, train: Any, options: Any) -> JSON:
     """Scales of the number columns and of a numeric target, from the training rows."""
-    fitted: JSON = {"scales": fit_scales(train, plan.facts["schema"]["columns"], options.scaling), "target": None}
-    if plan.task == "regression":
-        values = train.target()
-        # Constant targets leave nothing to scale by.
-        fitted["target"] = {"mean": float(values.mean()), "std": float(values.std()) or 1.0}
-    return fitted
-
-
-def num_outputs(facts: Facts) -> int:
-    """Classes, or one number."""
-    return len(facts.classes) if facts.task == "classification" else 1
+    scales = fit_scales(train, plan.facts["schema"]["columns"], options.scaling)
+    return {"scales": scales, "outcome": fit_outcome(train.target(), plan.facts["classes"]).as_json()}
 
 
 def estimates(facts: Facts, settings: Gradient, network: Callable[[], torch.nn.Module], *, row_floats: int) -> JSON:

@@ -16,6 +16,7 @@ from domains.images import backbone, cnn, data, demo
 from domains.images.task import keep_depthwise_in_float32
 from trainers.contract import Machine, Plan
 from trainers.errors import DataError, MissingError, UsageError
+from trainers.outcome import Outcome
 from trainers.settings import Gradient
 
 NETWORK = "test_efficientnet"
@@ -29,14 +30,13 @@ def plan_of(facts=LABELS, **options):
     return Plan("images/cnn-finetune", "images", facts.task, "domains.images.cnn", options, settings, facts.as_json())
 
 
-def task_of(facts=LABELS, target=None, class_weights=None, pretrained=False, **options):
+def task_of(facts=LABELS, outcome=None, pretrained=False, **options):
     plan = plan_of(facts, **options)
     found = backbone.find_backbone(NETWORK, "none")
     fitted = {
         "backbone": {**found.as_json(), "weights": {"id": "x"} if pretrained else None},
         "pictures": backbone.picture_config(found, side=32, crop_pct=None),
-        "target": target,
-        "class_weights": class_weights,
+        "outcome": (outcome or Outcome(facts.classes)).as_json(),
     }
     torch.manual_seed(0)
     return cnn.make_task(plan, fitted, False)
@@ -119,7 +119,7 @@ def test_the_loss_is_the_total_that_torch_gives_in_float64():
     pictures = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
     targets = torch.tensor([0, 1, 2, 0, 1, 2])
     task.model.eval()
-    total = task.loss(task.model, (pictures, targets))["loss"]
+    total = task.loss(task.model, (pictures, targets))["cross_entropy"]
     mean, std = (torch.tensor(task.config[name]).double().view(3, 1, 1) for name in ("mean", "std"))
     logits = timm.create_model(NETWORK, num_classes=3).double()
     logits.load_state_dict(task.model.state_dict())
@@ -129,22 +129,21 @@ def test_the_loss_is_the_total_that_torch_gives_in_float64():
 
 
 def test_balanced_weights_count_weights_and_not_rows(pictures):
-    task = task_of(class_weights=[0.5, 1.0, 3.0])
+    task = task_of(outcome=Outcome(("a", "b", "c"), weights=(0.5, 1.0, 3.0)))
     examples = [(np.zeros((12, 12, 3), np.uint8), 0), (np.zeros((12, 12, 3), np.uint8), 2)]
     batch = task.draw(examples, [np.random.default_rng(i) for i in range(2)])
-    assert batch.counts == {"loss": 3.5}
+    assert batch.counts == {"cross_entropy": 3.5}
     fitted = cnn.statistics(plan_of(class_weights="balanced"), pictures)
-    assert fitted["class_weights"] == [1.0, 1.0, 1.0]
+    assert fitted["outcome"]["weights"] == (1.0, 1.0, 1.0)
 
 
 def test_numbers_are_learned_standardised_and_answered_in_their_unit():
-    task = task_of(NUMBERS, target={"mean": 50.0, "std": 10.0})
+    task = task_of(NUMBERS, outcome=Outcome(mean=50.0, std=10.0))
     task.model.eval()
     pictures = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
     answers = task.predict(task.model, pictures).values
     standard = torch.tensor((answers - 50) / 10, dtype=torch.float32)
-    assert float(task.loss(task.model, (pictures, standard))["loss"].detach()) < 1e-8
-    np.testing.assert_allclose(task._targets(np.array([40.0, 60.0])), [-1, 1])
+    assert float(task.loss(task.model, (pictures, standard))["squared_error"].detach()) < 1e-8
 
 
 def test_frozen_batch_norm_keeps_its_statistics_in_training():

@@ -216,17 +216,23 @@ def test_a_width_that_heads_do_not_divide_is_refused():
 # --- the task ---
 
 
+def loss_of(made, batch):
+    """The one total of a batch."""
+    (total,) = made.loss(made.model, batch.inputs).values()
+    return total
+
+
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_the_loss_is_scikit_learns_log_loss_summed_and_the_mean_over_members(family):
     table, made, examples = task_of(family, with_gaps())
     made.model.eval()
     batch = made.draw(examples, [])
     with torch.no_grad():
-        total = float(made.loss(made.model, batch.inputs)["loss"])
+        total = float(loss_of(made, batch))
     answers = made.model(*batch.inputs[0]).softmax(-1).detach().double().numpy()
     answers /= answers.sum(axis=-1, keepdims=True)  # float32 sums to 1 only nearly
     expected = np.mean([log_loss(table.target(), answers[:, k], labels=["no", "yes"]) for k in range(answers.shape[1])])
-    assert batch.counts == {"loss": len(table)}
+    assert batch.counts == {"cross_entropy": len(table)}
     assert total == pytest.approx(expected * len(table), rel=1e-5)
 
 
@@ -238,8 +244,8 @@ def test_totals_of_micro_batches_add_up_to_the_whole_for_numbers_too(family):
     made.model.eval()
     parts = [made.draw(examples[a:b], []) for a, b in ((0, 50), (50, 51), (51, 160))]
     whole = made.draw(examples, [])
-    totals = [float(made.loss(made.model, part.inputs)["loss"]) for part in parts]
-    assert sum(totals) == pytest.approx(float(made.loss(made.model, whole.inputs)["loss"]), rel=1e-5)
+    totals = [float(loss_of(made, part)) for part in parts]
+    assert sum(totals) == pytest.approx(float(loss_of(made, whole)), rel=1e-5)
     assert float(whole.inputs[1].mean()) == pytest.approx(0.0, abs=1e-5)
     assert float(whole.inputs[1].std(correction=0)) == pytest.approx(1.0, abs=1e-5)
 
@@ -248,7 +254,7 @@ def test_totals_of_micro_batches_add_up_to_the_whole_for_numbers_too(family):
 def test_every_parameter_has_a_role_and_gets_a_gradient_and_only_matrices_can_decay(family):
     _, made, examples = task_of(family, with_gaps())
     roles = made.roles()
-    made.loss(made.model, made.draw(examples, []).inputs)["loss"].backward()
+    loss_of(made, made.draw(examples, [])).backward()
     for name, parameter in made.model.named_parameters():
         assert parameter.grad is not None, name
         is_matrix = name.startswith("blocks") and name.endswith("weight") and parameter.ndim == 2
@@ -271,7 +277,7 @@ def test_the_plan_counts_the_parameters_and_steps_of_what_it_builds(family):
 @pytest.mark.parametrize("drop", [["x1", "x2"], ["colour"]], ids=["no numbers", "no categories"])
 def test_a_table_of_one_kind_of_column_is_enough(family, drop):
     table, made, examples = task_of(family, coloured().drop(columns=drop))
-    assert np.isfinite(float(made.loss(made.model, made.draw(examples, []).inputs)["loss"]))
+    assert np.isfinite(float(loss_of(made, made.draw(examples, []))))
     assert len(made.predict(made.model, made.collate(table.without_target()))) == len(table)
 
 

@@ -88,8 +88,31 @@ def test_no_micro_batch_is_smaller_than_the_model_can_train_on():
     assert [len(part) for part in ragged] == [4]
 
 
-def test_dealing_gives_each_micro_batch_to_one_rank():
-    assert dealt([0, 1, 2, 3, 4], 0, 2) + dealt([0, 1, 2, 3, 4], 1, 2) == [0, 2, 4, 1, 3]
+def test_dealing_gives_each_example_to_one_rank_and_like_sizes_to_all():
+    window, sizes = np.array([4, 2, 0, 3, 1]), np.array([10, 20, 30, 40, 50])
+    parts = [dealt(window, sizes, rank, 2).tolist() for rank in (0, 1)]
+    assert parts == [[0, 2, 4], [1, 3]]
+    assert [dealt(window, None, rank, 2).tolist() for rank in (0, 1)] == [[4, 0, 1], [2, 3]]
+
+
+def test_ranks_for_whom_too_few_examples_are_left_get_none():
+    assert [dealt(np.arange(5), None, rank, 4, min_rows=2).tolist() for rank in range(4)] == [[0, 2, 4], [1, 3], [], []]
+    assert [dealt(np.arange(1), None, rank, 2, min_rows=2).tolist() for rank in range(2)] == [[0], []]
+
+
+def test_a_rank_without_examples_computes_along_and_counts_nothing():
+    feed = Feed(
+        lambda examples, rngs: Batch(examples, {"a": float(len(examples))}),
+        range(3),
+        None,
+        cut={"rows": None, "tokens": None, "min_rows": 1},
+        batch_size=2,
+        seed=0,
+        rank=1,
+        world=2,
+    )
+    assert [feed.drawn(step).is_extra for step in (0, 1)] == [False, True]
+    assert feed.drawn(1).batches[0].counts == {"a": 0.0}
 
 
 def test_chance_belongs_to_seed_step_and_example_not_to_place():

@@ -14,8 +14,8 @@ from toys import TokenTask, VectorTask, vector_rows, vector_statistics
 from trainers import meter
 from trainers.contract import Machine
 from trainers.meter import FlopCounter, flops_of_shapes
+from trainers.network import Network, compilations
 from trainers.peak import Peak, measured_flops, peak_of
-from trainers.precision import Network
 from trainers.settings import Gradient
 
 
@@ -171,11 +171,9 @@ def test_a_compiled_network_is_counted_from_shapes_and_else_by_six_flops_a_weigh
     class Compiled(Network):
         def __init__(self, *args, **more):
             super().__init__(*args, **more)
-            self.is_compiled = True
+            self.is_compiled, self.before = True, compilations()
 
     monkeypatch.setattr("trainers.loop.Network", Compiled)
-    monkeypatch.setattr("trainers.precision.graphs_so_far", lambda: 0)
-    monkeypatch.setattr(Compiled, "graphs_before", 0, raising=False)
     _, facts, _ = fitted(tmp_path / "v", {"steps": 8, "batch_size": 8})
     assert (facts["flops_per_sample"], facts["flops_from"]) == (2 * 4 * 16 * 2 + 2 * 16 * 3, "counted")
     monkeypatch.setattr(meter, "flops_of_shapes", lambda *args: None)

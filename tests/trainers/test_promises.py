@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 from torch import nn
-from toys import ToyRows, ToyWatch, plan_of
+from toys import ToyRows, ToyWatch, in_two_processes, plan_of
 
 from trainers.contract import Batch, Predictions, Role
 from trainers.errors import InterruptedByUser, StoppedError
@@ -115,6 +116,33 @@ def test_micro_batches_add_up_to_the_batch(tmp_path, table):
         worst = max(worst, float((weights(parts) - weights(whole)).abs().max()))
     table("ten steps in micro-batches of 16, 8, 5 equal ten at once", f"largest difference of a weight {worst:.1e}")
     assert worst < 1e-5
+
+
+TWO_RESUMED = {"epochs": 2, "save_steps": 20}
+
+
+def digits_in_two(rank, folder):
+    """Ten steps, and two epochs that were cut in the second one and resumed."""
+    ten, _, seen = trained(folder / "ten", {"steps": 10}, task=exact, valid=digits("valid"), rank=rank, world=2)
+    whole, _, _ = trained(folder / "whole", TWO_RESUMED, rank=rank, world=2)
+    with pytest.raises(StoppedError):
+        trained(folder / "cut", TWO_RESUMED, stop_at=(50, "signal") if rank else None, rank=rank, world=2)
+    resumed, _, _ = trained(folder / "cut", TWO_RESUMED, rank=rank, world=2)
+    found = {"ten": weights(ten), "whole": weights(whole), "resumed": weights(resumed)}
+    save_file({**found, "score": torch.tensor(seen.of_kind("eval")[-1]["score"])}, folder / f"{rank}.safetensors")
+
+
+def test_two_processes_are_as_good_as_one(tmp_path, table):
+    in_two_processes(digits_in_two, tmp_path)
+    alone, _, seen = trained(tmp_path / "alone", {"steps": 10}, task=exact, valid=digits("valid"))
+    found = [load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1)]
+    worst = max(float((each["ten"] - weights(alone)).abs().max()) for each in found)
+    table("ten steps in two processes equal ten in one", f"largest difference of a weight {worst:.1e}")
+    assert worst < 1e-5
+    assert all(float(each["score"]) == pytest.approx(seen.of_kind("eval")[-1]["score"], abs=1e-6) for each in found)
+    num_different = max(int((each["resumed"] != each["whole"]).sum()) for each in found)
+    table("stopped and resumed with two processes", f"{num_different} of {len(found[0]['whole'])} weights differ")
+    assert num_different == 0
 
 
 def test_scores_do_not_depend_on_the_batch(tmp_path, table):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from trainers import checkpoint, distributed
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 
 
@@ -235,3 +237,20 @@ def vector_statistics(train: ToyRows) -> JSON:
 def plan_of(settings: JSON, *, seed: int = 0, **machine: Any) -> Plan:
     """A plan that holds only what the gradient core reads."""
     return Plan("toy/toy", "toy", "regression", "toys", {}, settings, {}, Machine(**machine), seed)
+
+
+def in_two_processes(function: Any, folder: Path) -> None:
+    """Call `function(rank, folder)` in two processes that have met over gloo. It must stand at the top of a module."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    torch.multiprocessing.spawn(_joined, (function, folder, port), nprocs=2)
+
+
+def _joined(rank: int, function: Any, folder: Path, port: int) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    checkpoint.sync = lambda path: None  # only a power cut needs it
+    with distributed.joined("cpu"):
+        function(rank, folder)

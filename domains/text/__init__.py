@@ -1,0 +1,1 @@
+"""Text: documents and the models that read and write them."""
