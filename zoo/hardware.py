@@ -118,7 +118,7 @@ def _own_limits(groups: str) -> list[str]:
 
 def memory_used(device: str = "cpu") -> int:
     """Bytes in use right now: of a CUDA device what torch holds there, else of main memory what this process holds."""
-    if device == "cuda" and (cuda := _cuda()) is not None:
+    if device.startswith("cuda") and (cuda := _cuda()) is not None:
         return int(cuda.memory_reserved())
     pages = _text("/proc/self/statm").split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else peak_memory()
