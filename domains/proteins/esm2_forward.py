@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from domains.proteins.rotary_attention import RotaryAttention
+
 
 def can_walk(encoder: Any, numbers_BL: Tensor) -> bool:
     """Whether `last_states` may be used: rotary positions, on CPU. Elsewhere compiling fuses transformers' own code."""
@@ -43,16 +45,9 @@ def layer_states(layer: Any, states_BLD: Tensor, turns: Tensor, bias: Tensor | N
 
 def attended(attention: Any, states_BLD: Tensor, turns: Tensor, bias: Tensor | None) -> Tensor:
     """Rotary self-attention (B, L, D) before its output layer, in float32."""
-    num_heads, width = attention.num_attention_heads, attention.all_head_size
-    mixed = functional.linear(states_BLD, *joint_weights(attention)).float()
-    with torch.autocast("cpu", enabled=False):
-        pairs = mixed[..., : 2 * width].unflatten(-1, (2, num_heads, -1, 2))
-        turned = torch.view_as_real(torch.view_as_complex(pairs) * turns).flatten(-2)
-        value = mixed[..., 2 * width :].unflatten(-1, (num_heads, -1))
-        query, key, value = (each.transpose(1, 2) for each in (*turned.unbind(2), value))
-        dropout = attention.dropout if attention.training else 0.0
-        out = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
-    return out.transpose(1, 2).flatten(-2)
+    mixed = functional.linear(states_BLD, *joint_weights(attention))
+    out: Tensor = RotaryAttention.apply(mixed, turns, bias, attention.num_attention_heads)  # type: ignore[no-untyped-call]
+    return out
 
 
 def joint_weights(attention: Any) -> tuple[Tensor, Tensor]:
