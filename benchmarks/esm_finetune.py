@@ -123,10 +123,10 @@ def _run(arguments: argparse.Namespace) -> dict[str, Any]:
     side = {"zoo": _zoo, "trainer": _trainer}[arguments.side]
     side(tables["train"], plan, arguments, num_steps=WARM_UP_STEPS)
     task, spent, num_residues = side(tables["train"], plan, arguments, num_steps=arguments.steps)
-    found = predict_rows(
-        task, tables["valid"].without_target(), Gradient(**plan.settings), plan, EvaluationBatch(arguments.batch_size)
-    )
-    truth, metric = tables["valid"].target(), arguments.metrics[0]
+    valid = tables["valid"].take(range(len(tables["valid"]))[: arguments.valid_rows])
+    batch = EvaluationBatch(arguments.batch_size)
+    found = predict_rows(task, valid.without_target(), Gradient(**plan.settings), plan, batch)
+    truth, metric = valid.target(), arguments.metrics[0]
     score, loss = point(metric, truth, found), _loss(truth, found, plan)
     return {**spent, "residues": num_residues, "metric": metric.name, "score": score, "loss": loss}
 
@@ -286,6 +286,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--batch-size", type=int, default=16, help="examples a step, on both sides")
     parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--valid-rows", type=int, help="validation rows scored, from the first; all if not given")
     parser.add_argument("--max-residues", type=int, default=1022)
     parser.add_argument("--threads", type=int, default=1, help="with more, waiting blurs CPU-seconds")
     parser.add_argument("--micro-batch-tokens", type=int, default=8192, help="the zoo's; registry.yaml")

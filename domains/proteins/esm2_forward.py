@@ -2,8 +2,8 @@
 
 The states are the same to float32 rounding; what differs is how often memory is walked over. Against `EsmModel.forward`:
 one product for query, key and value; one complex product for the rotation, where transformers takes about ten passes;
-GELU in one kernel instead of five; attention in float32, because torch's bfloat16 kernel for CPU costs more than it
-saves at the 16 to 64 numbers of a head; and no mask where nothing is padded.
+GELU in one kernel instead of five; an attention whose backward pass is in float32 (`rotary_attention`); and no mask where
+nothing is padded.
 
 Shapes: B sequences, L tokens, D width, H heads of E = D / H numbers.
 """
@@ -20,8 +20,13 @@ from domains.proteins.rotary_attention import RotaryAttention
 
 
 def can_walk(encoder: Any, numbers_BL: Tensor) -> bool:
-    """Whether `last_states` may be used: rotary positions, on CPU. Elsewhere compiling fuses transformers' own code."""
-    return encoder.rotary_embeddings is not None and numbers_BL.device.type == "cpu"
+    """Whether `last_states` may be used: on CPU, uncompiled, for rotary positions without dropout of attention.
+
+    Compiled, transformers' own code becomes one graph and its passes are fused; kernels called by name would break it.
+    """
+    is_eager_cpu = numbers_BL.device.type == "cpu" and not torch.compiler.is_compiling()
+    has_kernel = encoder.rotary_embeddings is not None and not encoder.config.attention_probs_dropout_prob
+    return is_eager_cpu and has_kernel
 
 
 def last_states(encoder: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:
@@ -67,9 +72,9 @@ def interleaved(rows: Tensor, num_heads: int) -> Tensor:
 
 
 def rotations(inverse_frequencies: Tensor, num_tokens: int) -> Tensor:
-    """Complex numbers (L, 1, 1, E / 2) of length 1 that turn position by position. Su et al. 2021, arXiv 2104.09864."""
+    """Complex numbers (L, 1, E / 2) of length 1 that turn position by position. Su et al. 2021, arXiv 2104.09864."""
     positions = torch.arange(num_tokens, dtype=torch.float32)
-    angles = torch.outer(positions, inverse_frequencies.float())[:, None, None]
+    angles = torch.outer(positions, inverse_frequencies.float())[:, None]
     return torch.polar(torch.ones_like(angles), angles)
 
 

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+VALUE = 2
+"""Position of values among queries, keys and values."""
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -23,15 +25,14 @@ class RotaryAttention(torch.autograd.Function):
     """`apply(mixed_BL3D, turns, bias, num_heads)` -> (B, L, D) in the format of `mixed`; softmax is in float32.
 
     mixed: queries, keys and values side by side; numbers 2 i and 2 i + 1 of a head's query and key are turned together.
-    turns: complex (L, 1, 1, E / 2).   bias: (B, 1, 1, L) float32, added to scores, or None.
+    turns: complex (L, 1, E / 2).   bias: (B, 1, 1, L) float32, added to scores, or None.
     """
 
     @staticmethod
     def forward(ctx: Any, mixed: Tensor, turns: Tensor, bias: Tensor | None, num_heads: int) -> Tensor:
-        width = mixed.shape[-1] // 3
-        turned = rotated(mixed[..., : 2 * width].unflatten(-1, (2, num_heads, -1)), turns).to(mixed.dtype)
-        value = mixed[..., 2 * width :].unflatten(-1, (num_heads, -1))
-        inputs = [each.transpose(1, 2) for each in (*turned.unbind(2), value)]
+        query, key, value = mixed.unflatten(-1, (3, num_heads, -1)).unbind(2)
+        query, key = (rotated(each, turns).to(mixed.dtype) for each in (query, key))
+        inputs = [each.transpose(1, 2) for each in (query, key, value)]
         out, log_sum = _forward(*inputs, attn_mask=None if bias is None else bias.to(mixed.dtype))
         ctx.save_for_backward(*inputs, out, log_sum, turns, bias)
         return out.transpose(1, 2).flatten(-2)
@@ -43,11 +44,13 @@ class RotaryAttention(torch.autograd.Function):
         grad_out = grad_out.unflatten(-1, (saved[0].shape[1], -1)).transpose(1, 2)
         exact = [each.float() for each in (grad_out, *saved)]
         grads = [each.transpose(1, 2) for each in _backward(*exact, log_sum, 0.0, False, attn_mask=bias)]
-        turned = rotated(torch.stack(grads[:2], dim=2), turns.conj())
-        return torch.cat([turned.flatten(2), grads[2].flatten(2)], dim=-1).to(saved[0].dtype), None, None, None
+        grad = torch.empty(*grad_out.shape[::2], 3, *grad_out.shape[1::2], dtype=saved[0].dtype)
+        for part, each in enumerate(grads):
+            grad[:, :, part] = each if part == VALUE else rotated(each, turns.conj())
+        return grad.flatten(2), None, None, None
 
 
 def rotated(pairs: Tensor, turns: Tensor) -> Tensor:
-    """Numbers (B, L, 2, H, E) with each neighbouring two turned by `turns` (L, 1, 1, E / 2), in float32."""
+    """Numbers (B, L, H, E) with each neighbouring two turned by `turns` (L, 1, E / 2), in float32."""
     complex_pairs = torch.view_as_complex(pairs.float().unflatten(-1, (-1, 2)))
     return torch.view_as_real(complex_pairs * turns).flatten(-2)
