@@ -4,24 +4,25 @@
     python benchmarks/esm_finetune.py --data beta_lactamase_fitness.csv --target fitness
 
 Needs `pip install accelerate`. Both sides start from one random checkpoint of ESM-2 8M's shape (6 x 320, 20 heads) under
-the same head (mean over residues, dropout, one linear layer), and take as many steps of as many examples on the same
+the same head (mean over residues, dropout, one linear layer), and take as many steps of as many examples of the same
 split, with fused AdamW, the same rate, warm-up, cosine, clipping at 1 and bfloat16. The Trainer groups by length, pads to
-the longest of its batch, and neither logs nor saves; `--peer-rows`, `--peer-attention` and `--peer-multiple` are its
-micro-batch, attention and padding: the defaults are the fastest found here. The zoo runs `loop.train` as recipe and
-registry set it, guard, clipping and its last snapshot included.
+the longest of its batch and logs nothing; neither side saves. `--peer-rows`, `--peer-attention` and `--peer-multiple` are its
+micro-batch, attention and padding: the defaults are the fastest found here. The zoo runs `loop.train` with its guard on and
+micro-batches as registry.yaml sets them.
 
-Each run has a process of its own, warms up for two steps, and only training is timed: start-up, reading, splitting and
-evaluation are apart. Sides alternate, so that a slow minute of the machine hits both. The validation scores are called
-equal when the zoo's mean is at most TOLERANCE below the Trainer's.
+Only training is timed, in CPU-seconds of all threads; start-up, reading, splitting and evaluation are apart, and so is one
+short run of each side before. Every epoch takes every training row (or `--rows` of them, drawn once), so both learn on the
+same residues. Sides alternate, so that a slow minute of the machine hits both. The validation scores are called equal when
+the zoo's mean is at most TOLERANCE below the Trainer's.
 """
 
 import argparse
-import json
+import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from domains.splits import make_split
 from trainers.checkpoint import Snapshots
 from trainers.contract import Machine, Plan, Predictions
 from trainers.gradient import EvaluationBatch, predict_rows, seeded
-from trainers.loop import make_feed, train
+from trainers.loop import train
 from trainers.settings import Gradient
 
 TARGET_RATIO = 1.4
@@ -63,12 +64,13 @@ class Silence:
 
 def main() -> None:
     arguments = _parser().parse_args()
-    if arguments.side:
-        print(json.dumps(_run(arguments)))
-        return
+    torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         _make_checkpoint(Path(folder))
-        runs = [_pair(number, folder) for number in range(arguments.pairs)]
+        tables, plan = _prepared(arguments, folder)
+        for side in SIDES.values():
+            side(tables["train"].take(range(WARM_UP_STEPS * arguments.batch_size)), plan, arguments)
+        runs = [_pair(number, tables, plan, arguments) for number in range(arguments.pairs)]
     ratios = sorted(pair["zoo"]["rate"] / pair["trainer"]["rate"] for pair in runs)
     median = statistics.median(ratios)
     print(f"ratio: median {median:.3f}, range {ratios[0]:.3f} to {ratios[-1]:.3f} (target: at least {TARGET_RATIO})")
@@ -88,25 +90,18 @@ def _compare_scores(runs: list[dict[str, Any]]) -> bool:
     return bool(differences.mean() >= -TOLERANCE)
 
 
-def _pair(number: int, folder: str) -> dict[str, Any]:
-    sides = ("zoo", "trainer") if number % 2 else ("trainer", "zoo")
-    pair = {side: _in_its_own_process(side, number, folder) for side in sides}
-    for side, found in sorted(pair.items()):
-        found["rate"] = found["residues"] / found["seconds"]
+def _pair(number: int, tables: dict[str, Any], plan: Plan, arguments: argparse.Namespace) -> dict[str, Any]:
+    pair = {}
+    for side in SIDES if number % 2 else reversed(SIDES):
+        found = _run(side, tables, replace(plan, seed=number), arguments)
+        pair[side] = {**found, "rate": found["residues"] / found["seconds"]}
         print(
             f"pair {number + 1} {side}: {found['residues']:,} residues, {found['seconds']:.1f} CPU-s "
-            f"({found['system']:.1f} in the kernel), {found['rate']:.0f} a CPU-s, "
+            f"({found['system']:.1f} in the kernel), {pair[side]['rate']:.0f} a CPU-s, "
             f"{found['metric']} {found['score']:.4f}, loss {found['loss']:.4f}",
             flush=True,
         )
     return pair
-
-
-def _in_its_own_process(side: str, seed: int, folder: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, *sys.argv[1:], "--side", side, "--seed", str(seed), "--weights", folder]
-    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found
 
 
 def _make_checkpoint(folder: Path) -> None:
@@ -117,42 +112,42 @@ def _make_checkpoint(folder: Path) -> None:
 # --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def _run(arguments: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(arguments.threads)
-    tables, plan = _prepared(arguments)
-    side = {"zoo": _zoo, "trainer": _trainer}[arguments.side]
-    side(tables["train"], plan, arguments, num_steps=WARM_UP_STEPS)
-    task, spent, num_residues = side(tables["train"], plan, arguments, num_steps=arguments.steps)
-    valid = tables["valid"].take(range(len(tables["valid"]))[: arguments.valid_rows])
-    batch = EvaluationBatch(arguments.batch_size)
+def _run(side: str, tables: dict[str, Any], plan: Plan, arguments: argparse.Namespace) -> dict[str, Any]:
+    task, spent, num_residues = SIDES[side](tables["train"], plan, arguments)
+    valid, batch = tables["valid"], EvaluationBatch(arguments.batch_size)
     found = predict_rows(task, valid.without_target(), Gradient(**plan.settings), plan, batch)
-    truth, metric = valid.target(), arguments.metrics[0]
-    score, loss = point(metric, truth, found), _loss(truth, found, plan)
+    truth, metric = valid.target(), arguments.metric
+    # Undefined (None) where all predictions are equal, as after very few steps.
+    score, loss = point(metric, truth, found) or 0.0, _loss(truth, found, plan)
     return {**spent, "residues": num_residues, "metric": metric.name, "score": score, "loss": loss}
 
 
-def _prepared(arguments: argparse.Namespace) -> tuple[dict[str, Any], Plan]:
+def _prepared(arguments: argparse.Namespace, weights: str) -> tuple[dict[str, Any], Plan]:
     request = Request(target=arguments.target)
     reading = data.read(arguments.data, request)
     bad = {row.position for row in reading.bad}
     table = reading.table.take([i for i in range(len(reading.table)) if i not in bad])
     split = make_split(data.keys(table, reading.task, request, fast=True), len(table), seed=0)
-    tables: dict[str, Any] = {name: table.take(getattr(split, name)) for name in ("train", "valid")}
-    facts = data.describe(tables["train"], reading.task, request)
-    arguments.metrics = data.metrics(facts)
-    options = esm2_finetune.Options(weights=arguments.weights, max_residues=arguments.max_residues)
+    shuffled = np.random.default_rng(0).permutation
+    limits = {"train": arguments.rows, "valid": arguments.valid_rows}
+    tables: dict[str, Any] = {
+        name: table.take(shuffled(getattr(split, name))[:limit]) for name, limit in limits.items()
+    }
+    facts = data.describe(table.take(split.train), reading.task, request)
+    arguments.metric = data.metrics(facts)[0]
+    options = esm2_finetune.Options(weights=weights, max_residues=arguments.max_residues)
     settings = {
-        "steps": arguments.steps,
+        "epochs": arguments.epochs,
         "batch_size": arguments.batch_size,
+        "micro_batch_tokens": arguments.micro_batch_tokens,
         "lr": arguments.lr,
         "weight_decay": 0.0,
         "precision": "bf16",
-        "micro_batch_tokens": arguments.micro_batch_tokens,
         "evaluations": 1,
     }
     machine = Machine(cores=arguments.threads, bf16=True)
     shared = ("proteins/esm2-finetune", "proteins", reading.task, "", options.model_dump())
-    return tables, Plan(*shared, Gradient(**settings).model_dump(), facts.as_json(), machine, arguments.seed)
+    return tables, Plan(*shared, Gradient(**settings).model_dump(), facts.as_json(), machine)
 
 
 def _loss(truth: np.ndarray, found: Predictions, plan: Plan) -> float:
@@ -166,8 +161,6 @@ def _loss(truth: np.ndarray, found: Predictions, plan: Plan) -> float:
 
 def _spent(run: Any) -> dict[str, float]:
     """CPU-seconds of `run`, all threads, and those of them in the kernel."""
-    import os
-
     before, began = os.times(), time.process_time()
     run()
     return {"seconds": time.process_time() - began, "system": os.times().system - before.system}
@@ -179,18 +172,17 @@ def _fresh_task(train_rows: Any, plan: Plan) -> Any:
         return learner.make_task(learner.compute_statistics(train_rows), True)
 
 
-def _zoo(rows: Any, plan: Plan, arguments: argparse.Namespace, *, num_steps: int) -> tuple[Any, dict[str, float], int]:
-    task, settings = _fresh_task(rows, plan), Gradient(**{**plan.settings, "steps": num_steps})
+def _zoo(rows: Any, plan: Plan, arguments: argparse.Namespace) -> tuple[Any, dict[str, float], int]:
+    task, settings = _fresh_task(rows, plan), Gradient(**plan.settings)
+    num_residues = sum(min(len(sequence), arguments.max_residues) for sequence in rows.column("sequence"))
     with tempfile.TemporaryDirectory() as folder:
         watch = Silence(Path(folder))
         snapshots = Snapshots(watch.folder / "checkpoints", watch.log)
-        fixed = {"machine": plan.machine, "seed": plan.seed, "watch": watch, "evaluate": None}
-        feed = make_feed(task, rows, settings, seed=plan.seed, watch=watch)  # type: ignore[arg-type]
-        sizes = np.array([min(len(sequence), arguments.max_residues) for sequence, _ in feed.examples])
-        num_residues = sum(int(sizes[feed.window(step)].sum()) for step in range(num_steps))
+        snapshots.write = lambda *state: None  # type: ignore[method-assign]
+        fixed: Any = {"machine": plan.machine, "seed": plan.seed, "watch": watch, "evaluate": None}
         with seeded(plan.seed):
             spent = _spent(lambda: train(task, rows, settings, snapshots=snapshots, snapshot=None, **fixed))
-    return task, spent, num_residues
+    return task, spent, num_residues * arguments.epochs
 
 
 # --- the peer --------------------------------------------------------------------------------------------------------
@@ -213,37 +205,36 @@ class PlainModel(nn.Module):
         return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
 
 
-def _trainer(
-    rows: Any, plan: Plan, arguments: argparse.Namespace, *, num_steps: int
-) -> tuple[Any, dict[str, float], int]:
-    from transformers import EsmModel, Trainer
+def _trainer(rows: Any, plan: Plan, arguments: argparse.Namespace) -> tuple[Any, dict[str, float], int]:
+    from transformers import EsmModel, PrinterCallback, Trainer
 
     task = _fresh_task(rows, plan)
     load: Any = EsmModel.from_pretrained
-    encoder = load(arguments.weights, add_pooling_layer=False, attn_implementation=arguments.peer_attention)
+    encoder = load(plan.options["weights"], add_pooling_layer=False, attn_implementation=arguments.peer_attention)
     model = PlainModel(encoder, task.model.head, plan.options["dropout"])
     examples = [_encoded(sequence, target, arguments.max_residues) for sequence, target in task.examples(rows, Path())]
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model=model,
-            args=_peer_arguments(folder, plan, arguments, num_steps),
+            args=_peer_arguments(folder, plan, arguments),
             train_dataset=examples,
             data_collator=lambda batch: _collated(batch, arguments.peer_multiple),
         )
+        trainer.remove_callback(PrinterCallback)
         spent = _spent(trainer.train)
     missing = task.model.load_state_dict(model.state_dict(), strict=False).missing_keys
     assert not missing, missing
     return task, spent, model.num_residues
 
 
-def _peer_arguments(folder: str, plan: Plan, arguments: argparse.Namespace, num_steps: int) -> Any:
+def _peer_arguments(folder: str, plan: Plan, arguments: argparse.Namespace) -> Any:
     from transformers import TrainingArguments
 
     rows = arguments.peer_rows or arguments.batch_size
     assert arguments.batch_size % rows == 0, "--peer-rows must divide --batch-size"
     return TrainingArguments(
         output_dir=folder,
-        max_steps=num_steps,
+        num_train_epochs=arguments.epochs,
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=arguments.batch_size // rows,
         train_sampling_strategy="group_by_length",
@@ -283,21 +274,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", required=True)
     parser.add_argument("--target", required=True)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rows", type=int, help="training rows; all if not given")
+    parser.add_argument("--valid-rows", type=int, help="validation rows; all if not given")
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=16, help="examples a step, on both sides")
     parser.add_argument("--lr", type=float, default=5e-4)
-    parser.add_argument("--valid-rows", type=int, help="validation rows scored, from the first; all if not given")
     parser.add_argument("--max-residues", type=int, default=1022)
     parser.add_argument("--threads", type=int, default=1, help="with more, waiting blurs CPU-seconds")
     parser.add_argument("--micro-batch-tokens", type=int, default=8192, help="the zoo's; registry.yaml")
     parser.add_argument("--peer-rows", type=int, help="examples at once; the whole step if not given")
     parser.add_argument("--peer-attention", default="sdpa", choices=["sdpa", "eager"])
     parser.add_argument("--peer-multiple", type=int, default=1, help="pad_to_multiple_of")
-    parser.add_argument("--side", choices=["zoo", "trainer"], help=argparse.SUPPRESS)
-    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--weights", help=argparse.SUPPRESS)
     return parser
 
+
+SIDES = {"zoo": _zoo, "trainer": _trainer}
 
 if __name__ == "__main__":
     main()
