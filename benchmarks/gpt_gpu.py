@@ -251,7 +251,8 @@ def _job(arguments: argparse.Namespace) -> Job:
     config = GPT2Config(**{"n_positions": 1024, "vocab_size": 50304, **ends, **dropout, **size})
     generator = torch.Generator().manual_seed(0)
     batch, num_steps = (2, WARM_STEPS + 11) if arguments.tiny else (arguments.batch, arguments.steps)
-    rows = torch.randint(0, config.vocab_size, (8 * batch, config.n_positions), generator=generator)
+    # As many as are drawn: a new epoch would cost either side something that has nothing to do with the card.
+    rows = torch.randint(0, config.vocab_size, (num_steps * batch, config.n_positions), generator=generator)
     return Job(config, rows, batch, num_steps, arguments.device)
 
 

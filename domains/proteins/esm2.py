@@ -1,6 +1,6 @@
 """The ESM-2 encoder: residues to tokens, mean-pooled states, architecture and roles. `esm2_weights` fills it.
 
-The network is transformers' `EsmModel`. Lin et al. 2023, Science 379:1123.
+The network is transformers' `EsmModel`; on CPU `esm2_forward` walks through it. Lin et al. 2023, Science 379:1123.
 Shapes: B sequences, L tokens (start, residues, end, padding), D width.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from domains.proteins import esm2_forward
 from trainers.contract import JSON, Role
 
 # Token numbers are positions in this list; the same in fair-esm ("ESM-1b" alphabet) and in the hub's vocab.txt.
 VOCABULARY = (*("<cls>", "<pad>", "<eos>", "<unk>"), *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>")
 START, PAD, END, UNKNOWN, MASK = 0, 1, 2, 3, 32
 RESIDUE_TOKENS = {letter: number for number, letter in enumerate(VOCABULARY) if letter.isalpha()}
-_ATTENTION = "sdpa_float32_on_cpu"
 NUM_ADDED_TOKENS = 2
 """Start and end: a sequence of n residues costs n + 2 tokens."""
 
@@ -48,7 +48,11 @@ def pool_residues(states_BLD: Tensor, is_residue_BL: Tensor) -> Tensor:
 
 def pooled(encoder: nn.Module, numbers_BL: Tensor, is_residue_BL: Tensor) -> Tensor:
     """Mean residue states (B, D) of the encoder's last layer, float32."""
-    states = encoder(input_ids=numbers_BL, attention_mask=(numbers_BL != PAD).long()).last_hidden_state
+    is_token_BL = numbers_BL != PAD
+    if esm2_forward.can_walk(encoder, numbers_BL):
+        states = esm2_forward.last_states(encoder, numbers_BL, is_token_BL)
+    else:
+        states = encoder(input_ids=numbers_BL, attention_mask=is_token_BL.long()).last_hidden_state
     # Under autocast the mean must not fall back to 8 bits of precision.
     with torch.autocast(states.device.type, enabled=False):
         return pool_residues(states, is_residue_BL)
@@ -58,31 +62,8 @@ def empty_encoder(config: Mapping[str, Any]) -> nn.Module:
     """An `EsmModel` of this architecture with random weights from torch's generator."""
     from transformers import EsmConfig, EsmModel
 
-    values: dict[str, Any] = {**config, "attn_implementation": attention()}
+    values: dict[str, Any] = dict(config)
     return without_contact_head(EsmModel(EsmConfig(**values), add_pooling_layer=False))
-
-
-def attention() -> str:
-    """The name under which transformers finds our attention: `sdpa`, on CPU in float32.
-
-    In bfloat16 the CPU kernel of torch 2.14 costs 0.2 s more a call, whatever the size: 1.2 s a step of six layers.
-    """
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(_ATTENTION, _sdpa)
-    AttentionMaskInterface.register(_ATTENTION, sdpa_mask)
-    return _ATTENTION
-
-
-def _sdpa(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    if query.device.type != "cpu" or query.dtype == value.dtype == torch.float32:
-        return sdpa_attention_forward(module, query, key, value, mask, **options)
-    with torch.autocast("cpu", enabled=False):
-        states, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), mask, **options)
-    return states.to(value.dtype), None
 
 
 def without_contact_head(encoder: Any) -> nn.Module:

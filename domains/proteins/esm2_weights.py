@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from domains.proteins.esm2 import VOCABULARY, attention, empty_encoder, esm2_config, without_contact_head
+from domains.proteins.esm2 import VOCABULARY, empty_encoder, esm2_config, without_contact_head
 from domains.shared.weights import Weights, read_torch, resolve
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, UsageError, did_you_mean
@@ -173,7 +173,7 @@ def _from_hub_folder(weights: Weights) -> nn.Module:
 
     load: Any = EsmModel.from_pretrained
     folder = weights.path if weights.path.is_dir() else weights.path.parent
-    options = {"attn_implementation": attention(), "dtype": torch.float32, "local_files_only": True}
+    options = {"attn_implementation": "sdpa", "dtype": torch.float32, "local_files_only": True}
     try:
         with _quiet():
             encoder, info = load(folder, add_pooling_layer=False, output_loading_info=True, **options)

@@ -18,8 +18,10 @@ from domains.proteins.esm2 import (
     pooled,
     tokens,
 )
+from domains.proteins.esm2_forward import can_walk
 from domains.proteins.esm2_weights import load_encoder, random_shape, read_config
 from trainers.errors import DataError, MissingError, UsageError
+from trainers.memory import checkpoint_activations
 
 LAYERS, WIDTH, HEADS = 3, 48, 3
 SEQUENCES = ["MKTAYIAKQR", "ACDEFGHIKLMNPQRSTVWYXBUZO" * 3, "W"]
@@ -79,6 +81,44 @@ def test_an_embedding_does_not_depend_on_what_else_is_in_the_batch(checkpoints):
     together = embeddings(encoder, SEQUENCES)
     alone = torch.cat([embeddings(encoder, [sequence]) for sequence in SEQUENCES])
     assert (together - alone).abs().max() < 1e-4
+
+
+def test_on_cpu_gradients_equal_those_of_transformers_own_forward_pass(checkpoints):
+    encoder = load_encoder(str(checkpoints["hub"]))
+    numbers, is_residue = tokens(SEQUENCES, max_residues=1022)
+    expected = gradients(encoder, transformers_pooled(encoder, numbers, is_residue))
+    found = gradients(encoder, pooled(encoder, numbers, is_residue))
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).abs().max() <= 1e-4 * gradient.abs().max() + 1e-6, name
+
+
+@pytest.mark.parametrize("sequences", [SEQUENCES, [SEQUENCES[1], SEQUENCES[1][::-1]]], ids=["padded", "of one length"])
+def test_in_bfloat16_gradients_on_cpu_are_as_exact_as_those_of_transformers(sequences, checkpoints):
+    encoder = load_encoder(str(checkpoints["hub"]))
+    batch = tokens(sequences, max_residues=1022)
+    exact = flat(gradients(encoder, transformers_pooled(encoder, *batch)))
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = pooled(encoder, *batch), transformers_pooled(encoder, *batch)
+    errors = [(flat(gradients(encoder, each)) - exact).norm() / exact.norm() for each in (ours, theirs)]
+    assert errors[0] < 0.05
+    assert errors[0] < 1.2 * errors[1]
+
+
+def transformers_pooled(encoder, numbers, is_residue):
+    states = encoder(input_ids=numbers, attention_mask=(numbers != 1).long()).last_hidden_state
+    return pool_residues(states, is_residue)
+
+
+def gradients(encoder, vectors):
+    """Of a fixed weighted sum of the vectors, by name of the parameter."""
+    weights = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(0))
+    parameters = dict(encoder.named_parameters())
+    found = torch.autograd.grad((vectors * weights).sum(), list(parameters.values()))
+    return dict(zip(parameters, found, strict=True))
+
+
+def flat(by_name):
+    return torch.cat([value.float().flatten() for value in by_name.values()])
 
 
 def test_pooling_ignores_start_end_and_padding_and_is_exact_on_half_precision_states():
@@ -142,3 +182,13 @@ def test_every_letter_that_reading_lets_through_has_a_token():
 
     assert set(STANDARD + RARE) == set(RESIDUE_TOKENS)
     assert np.unique(list(RESIDUE_TOKENS.values())).size == 25
+
+
+def test_layers_that_are_computed_twice_to_save_memory_are_called_as_a_whole(checkpoints):
+    encoder = load_encoder(str(checkpoints["hub"])).train()
+    numbers, _ = tokens(SEQUENCES, max_residues=1022)
+    assert can_walk(encoder, numbers)
+    plain = embeddings(encoder, SEQUENCES)
+    assert checkpoint_activations(encoder)
+    assert not can_walk(encoder, numbers)
+    torch.testing.assert_close(embeddings(encoder, SEQUENCES), plain, rtol=1e-4, atol=1e-4)

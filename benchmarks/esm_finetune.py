@@ -1,0 +1,294 @@
+"""Fine-tuning ESM-2: residues per CPU-second of the zoo's own path against transformers' Trainer.
+
+    python benchmarks/esm_finetune.py --data deeploc.csv --target location
+    python benchmarks/esm_finetune.py --data beta_lactamase_fitness.csv --target fitness
+
+Needs `pip install accelerate`. Both sides start from one random checkpoint of ESM-2 8M's shape (6 x 320, 20 heads) under
+the same head (mean over residues, dropout, one linear layer), and take as many steps of as many examples of the same
+split, with fused AdamW, the same rate, warm-up, cosine, clipping at 1 and bfloat16. The Trainer groups by length, pads to
+the longest of its batch and logs nothing; neither side saves. `--peer-rows`, `--peer-attention` and `--peer-multiple` are its
+micro-batch, attention and padding: the defaults are the fastest found here. The zoo runs `loop.train` with its guard on and
+micro-batches as registry.yaml sets them.
+
+Only training is timed, in CPU-seconds of all threads; start-up, reading, splitting and evaluation are apart, and so is one
+short run of each side before. Every epoch takes every training row (or `--rows` of them, drawn once), so both learn on the
+same residues. Sides alternate, so that a slow minute of the machine hits both. The validation scores are called equal when
+the zoo's mean is at most TOLERANCE below the Trainer's.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from domains.contract import Request
+from domains.metrics import point
+from domains.proteins import data, esm2_finetune
+from domains.proteins.esm2 import PAD, empty_encoder, esm2_config, pool_residues, tokens
+from domains.splits import make_split
+from trainers.checkpoint import Snapshots
+from trainers.contract import Machine, Plan, Predictions
+from trainers.gradient import EvaluationBatch, predict_rows, seeded
+from trainers.loop import train
+from trainers.settings import Gradient
+
+TARGET_RATIO = 1.4
+TOLERANCE = 0.02
+"""Of accuracy or Spearman's correlation: about one standard error of either on the 400 to 800 validation rows."""
+WARM_UP_STEPS = 2
+LAYERS, WIDTH, HEADS = 6, 320, 20
+
+
+class Silence:
+    """A watch that keeps its files in a folder and says nothing."""
+
+    metric, higher_is_better, rank, world = "score", True, 0, 1
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = self.cache = folder
+
+    def score(self, rows: Any, predictions: Any) -> None: ...
+    def log(self, **event: Any) -> None: ...
+    def should_stop(self) -> None: ...
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    torch.set_num_threads(arguments.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        _make_checkpoint(Path(folder))
+        tables, plan = _prepared(arguments, folder)
+        for side in SIDES.values():
+            side(tables["train"].take(range(WARM_UP_STEPS * arguments.batch_size)), plan, arguments)
+        runs = [_pair(number, tables, plan, arguments) for number in range(arguments.pairs)]
+    ratios = sorted(pair["zoo"]["rate"] / pair["trainer"]["rate"] for pair in runs)
+    median = statistics.median(ratios)
+    print(f"ratio: median {median:.3f}, range {ratios[0]:.3f} to {ratios[-1]:.3f} (target: at least {TARGET_RATIO})")
+    is_equal = _compare_scores(runs)
+    sys.exit(median < TARGET_RATIO or not is_equal)
+
+
+def _compare_scores(runs: list[dict[str, Any]]) -> bool:
+    """Print the validation scores; whether the zoo's mean is within the tolerance."""
+    scores = {side: np.array([pair[side]["score"] for pair in runs]) for side in ("zoo", "trainer")}
+    differences = scores["zoo"] - scores["trainer"]
+    error = differences.std(ddof=1) / len(runs) ** 0.5 if len(runs) > 1 else float("nan")
+    for side, found in scores.items():
+        loss = statistics.mean(pair[side]["loss"] for pair in runs)
+        print(f"{side}: validation {runs[0][side]['metric']} {found.mean():.4f}, loss {loss:.4f}")
+    print(f"difference {differences.mean():+.4f}, standard error {error:.4f} (tolerance {TOLERANCE})")
+    return bool(differences.mean() >= -TOLERANCE)
+
+
+def _pair(number: int, tables: dict[str, Any], plan: Plan, arguments: argparse.Namespace) -> dict[str, Any]:
+    pair = {}
+    for side in SIDES if number % 2 else reversed(SIDES):
+        found = _run(side, tables, replace(plan, seed=number), arguments)
+        pair[side] = {**found, "rate": found["residues"] / found["seconds"]}
+        print(
+            f"pair {number + 1} {side}: {found['residues']:,} residues, {found['seconds']:.1f} CPU-s "
+            f"({found['system']:.1f} in the kernel), {pair[side]['rate']:.0f} a CPU-s, "
+            f"{found['metric']} {found['score']:.4f}, loss {found['loss']:.4f}",
+            flush=True,
+        )
+    return pair
+
+
+def _make_checkpoint(folder: Path) -> None:
+    with seeded(0):
+        empty_encoder(esm2_config(layers=LAYERS, width=WIDTH, heads=HEADS)).save_pretrained(folder)  # type: ignore[operator]
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def _run(side: str, tables: dict[str, Any], plan: Plan, arguments: argparse.Namespace) -> dict[str, Any]:
+    task, spent, num_residues = SIDES[side](tables["train"], plan, arguments)
+    valid, batch = tables["valid"], EvaluationBatch(arguments.batch_size)
+    found = predict_rows(task, valid.without_target(), Gradient(**plan.settings), plan, batch)
+    truth, metric = valid.target(), arguments.metric
+    # Undefined (None) where all predictions are equal, as after very few steps.
+    score, loss = point(metric, truth, found) or 0.0, _loss(truth, found, plan)
+    return {**spent, "residues": num_residues, "metric": metric.name, "score": score, "loss": loss}
+
+
+def _prepared(arguments: argparse.Namespace, weights: str) -> tuple[dict[str, Any], Plan]:
+    request = Request(target=arguments.target)
+    reading = data.read(arguments.data, request)
+    bad = {row.position for row in reading.bad}
+    table = reading.table.take([i for i in range(len(reading.table)) if i not in bad])
+    split = make_split(data.keys(table, reading.task, request, fast=True), len(table), seed=0)
+    shuffled = np.random.default_rng(0).permutation
+    limits = {"train": arguments.rows, "valid": arguments.valid_rows}
+    tables: dict[str, Any] = {
+        name: table.take(shuffled(getattr(split, name))[:limit]) for name, limit in limits.items()
+    }
+    facts = data.describe(table.take(split.train), reading.task, request)
+    arguments.metric = data.metrics(facts)[0]
+    options = esm2_finetune.Options(weights=weights, max_residues=arguments.max_residues)
+    settings = {
+        "epochs": arguments.epochs,
+        "batch_size": arguments.batch_size,
+        "micro_batch_tokens": arguments.micro_batch_tokens,
+        "lr": arguments.lr,
+        "weight_decay": 0.0,
+        "precision": "bf16",
+        "evaluations": 1,
+    }
+    machine = Machine(cores=arguments.threads, bf16=True)
+    shared = ("proteins/esm2-finetune", "proteins", reading.task, "", options.model_dump())
+    return tables, Plan(*shared, Gradient(**settings).model_dump(), facts.as_json(), machine)
+
+
+def _loss(truth: np.ndarray, found: Predictions, plan: Plan) -> float:
+    """Cross entropy in nats, or squared error as a share of the truth's variance."""
+    if found.scores is None:
+        return float(np.square(np.asarray(truth, float) - found.values).mean() / np.var(np.asarray(truth, float)))
+    position = {name: i for i, name in enumerate(plan.facts["classes"])}
+    right = found.scores[np.arange(len(truth)), [position[str(name)] for name in truth]]
+    return float(-np.log(np.clip(right, 1e-12, None)).mean())
+
+
+def _spent(run: Any) -> dict[str, float]:
+    """CPU-seconds of `run`, all threads, and those of them in the kernel."""
+    before, began = os.times(), time.process_time()
+    run()
+    return {"seconds": time.process_time() - began, "system": os.times().system - before.system}
+
+
+def _fresh_task(train_rows: Any, plan: Plan) -> Any:
+    learner = esm2_finetune.build(plan)
+    with seeded(plan.seed):
+        return learner.make_task(learner.compute_statistics(train_rows), True)
+
+
+def _zoo(rows: Any, plan: Plan, arguments: argparse.Namespace) -> tuple[Any, dict[str, float], int]:
+    task, settings = _fresh_task(rows, plan), Gradient(**plan.settings)
+    num_residues = sum(min(len(sequence), arguments.max_residues) for sequence in rows.column("sequence"))
+    with tempfile.TemporaryDirectory() as folder:
+        watch = Silence(Path(folder))
+        snapshots = Snapshots(watch.folder / "checkpoints", watch.log)
+        snapshots.write = lambda *state: None  # type: ignore[method-assign]
+        fixed: Any = {"machine": plan.machine, "seed": plan.seed, "watch": watch, "evaluate": None}
+        with seeded(plan.seed):
+            spent = _spent(lambda: train(task, rows, settings, snapshots=snapshots, snapshot=None, **fixed))
+    return task, spent, num_residues * arguments.epochs
+
+
+# --- the peer --------------------------------------------------------------------------------------------------------
+
+
+class PlainModel(nn.Module):
+    """transformers' EsmModel under the zoo's head, as one would write it for the Trainer; counts residues it learns on."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Linear, dropout: float) -> None:
+        super().__init__()
+        self.encoder, self.head, self.dropout, self.num_residues = encoder, head, nn.Dropout(dropout), 0
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        is_residue = input_ids > 3
+        self.num_residues += int(is_residue.sum())
+        logits = self.head(self.dropout(pool_residues(states, is_residue))).float()
+        if labels.is_floating_point():
+            return {"loss": functional.mse_loss(logits.squeeze(1), labels), "logits": logits}
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def _trainer(rows: Any, plan: Plan, arguments: argparse.Namespace) -> tuple[Any, dict[str, float], int]:
+    from transformers import EsmModel, PrinterCallback, Trainer
+
+    task = _fresh_task(rows, plan)
+    load: Any = EsmModel.from_pretrained
+    encoder = load(plan.options["weights"], add_pooling_layer=False, attn_implementation=arguments.peer_attention)
+    model = PlainModel(encoder, task.model.head, plan.options["dropout"])
+    examples = [_encoded(sequence, target, arguments.max_residues) for sequence, target in task.examples(rows, Path())]
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(
+            model=model,
+            args=_peer_arguments(folder, plan, arguments),
+            train_dataset=examples,
+            data_collator=lambda batch: _collated(batch, arguments.peer_multiple),
+        )
+        trainer.remove_callback(PrinterCallback)
+        spent = _spent(trainer.train)
+    missing = task.model.load_state_dict(model.state_dict(), strict=False).missing_keys
+    assert not missing, missing
+    return task, spent, model.num_residues
+
+
+def _peer_arguments(folder: str, plan: Plan, arguments: argparse.Namespace) -> Any:
+    from transformers import TrainingArguments
+
+    rows = arguments.peer_rows or arguments.batch_size
+    assert arguments.batch_size % rows == 0, "--peer-rows must divide --batch-size"
+    return TrainingArguments(
+        output_dir=folder,
+        num_train_epochs=arguments.epochs,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=arguments.batch_size // rows,
+        train_sampling_strategy="group_by_length",
+        learning_rate=plan.settings["lr"],
+        lr_scheduler_type="cosine",
+        warmup_steps=plan.settings["warmup"],
+        weight_decay=0.0,
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        bf16=True,
+        use_cpu=True,
+        seed=plan.seed,
+        remove_unused_columns=False,
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+
+def _encoded(sequence: str, target: Any, max_residues: int) -> dict[str, Any]:
+    return {"input_ids": tokens([sequence], max_residues=max_residues)[0][0], "labels": target}
+
+
+def _collated(batch: list[dict[str, Any]], multiple: int) -> dict[str, Tensor]:
+    rows = [row["input_ids"] for row in batch]
+    numbers = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+    numbers = functional.pad(numbers, (0, -numbers.shape[1] % multiple), value=PAD)
+    labels = torch.from_numpy(np.array([row["labels"] for row in batch]))
+    return {"input_ids": numbers, "attention_mask": (numbers != PAD).long(), "labels": labels}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rows", type=int, help="training rows; all if not given")
+    parser.add_argument("--valid-rows", type=int, help="validation rows; all if not given")
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=16, help="examples a step, on both sides")
+    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--max-residues", type=int, default=1022)
+    parser.add_argument("--threads", type=int, default=1, help="with more, waiting blurs CPU-seconds")
+    parser.add_argument("--micro-batch-tokens", type=int, default=8192, help="the zoo's; registry.yaml")
+    parser.add_argument("--peer-rows", type=int, help="examples at once; the whole step if not given")
+    parser.add_argument("--peer-attention", default="sdpa", choices=["sdpa", "eager"])
+    parser.add_argument("--peer-multiple", type=int, default=1, help="pad_to_multiple_of")
+    return parser
+
+
+SIDES = {"zoo": _zoo, "trainer": _trainer}
+
+if __name__ == "__main__":
+    main()
