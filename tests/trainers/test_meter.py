@@ -65,6 +65,14 @@ def test_the_count_is_that_of_torchs_own_counter(network, shape):
     assert counted(FlopCounter(), network, x) == counted(FlopCounterMode(display=False), network, x) > 0
 
 
+@pytest.mark.parametrize("groups", [1, 4, 8])
+@pytest.mark.parametrize("layer", [nn.Conv2d, nn.ConvTranspose2d])
+def test_a_convolution_in_groups_costs_its_share_forward_and_backward(layer, groups):
+    x = torch.randn(2, 8, 10, 10, requires_grad=True)
+    products = 2 * 10 * 10 * 3 * 3 * 8 * 8 // groups  # padded, so that there are as many outputs as inputs
+    assert counted(FlopCounter(), layer(8, 8, 3, padding=1, groups=groups), x) == 3 * 2 * products
+
+
 def test_attention_on_a_cpu_costs_what_its_products_do():
     rows, length, width = 3, 11, 32
     linear = 2 * rows * length * width * 4 * width  # to_qkv and out, forward
