@@ -108,7 +108,7 @@ class RunWatch:
         if self._say is None or kind == "save" or (self._bar is not None and kind in _BARRED):
             return
         now = time.monotonic()
-        steady = kind == "step" and "last" not in event
+        steady = kind in ("step", "encoding") and "last" not in event
         if steady and now - self._shown_at < _LINE_EVERY_SECONDS:
             return
         self._shown_at = now
