@@ -42,7 +42,9 @@ def attended(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tenso
             states, _ = sdpa_attention_forward(module, *exact, _as_bias(mask, torch.float32), **options)
         return states.to(value.dtype), None
     bias = _as_bias(mask, torch.float32)
-    out: Tensor = _MixedAttention.apply(*(each.bfloat16() for each in (query, key, value)), bias, options.get("scaling"))
+    out: Tensor = _MixedAttention.apply(
+        *(each.bfloat16() for each in (query, key, value)), bias, options.get("scaling")
+    )
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -55,7 +57,9 @@ def _as_bias(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 class _MixedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float | None) -> Tensor:
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float | None
+    ) -> Tensor:
         out, log_sum = _forward(
             query, key, value, attn_mask=None if bias is None else bias.to(query.dtype), scale=scale
         )

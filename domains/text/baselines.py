@@ -17,7 +17,11 @@ def words(task: str) -> Baseline:
     """TF-IDF of words and pairs of words; logistic regression for classes, ridge for numbers."""
     model = "logistic regression" if task == "classification" else "ridge regression"
     return with_estimator(
-        "tf-idf", f"TF-IDF of words and pairs of words, {model}", make=partial(_pipeline, task), features=_texts, task=task
+        "tf-idf",
+        f"TF-IDF of words and pairs of words, {model}",
+        make=partial(_pipeline, task),
+        features=_texts,
+        task=task,
     )
 
 

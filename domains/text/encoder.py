@@ -51,9 +51,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: str = Field(
-        "sentence-transformers/all-MiniLM-L6-v2", description="hub id, folder, demo, or random:2x64"
-    )
+    weights: str = Field("sentence-transformers/all-MiniLM-L6-v2", description="hub id, folder, demo, or random:2x64")
     max_tokens: int = Field(256, ge=4, description="longer texts are cropped at the end; start and end token included")
     pooling: Literal["mean", "first"] = Field("mean", description="mean of all tokens, or the first one's state (CLS)")
     dropout: float = Field(0.1, ge=0, lt=1, description="of the pooled state, before the head")
@@ -91,14 +89,18 @@ def build(plan: Plan) -> GradientLearner:
     learner = GradientLearner(
         plan,
         lambda train: _statistics(plan, train),
-        lambda values, pretrained: _task(plan, values, pretrained, lambda text: learner.batch.say(kind="warning", text=text)),
+        lambda values, pretrained: _task(
+            plan, values, pretrained, lambda text: learner.batch.say(kind="warning", text=text)
+        ),
     )
     return learner
 
 
 def load(plan: Plan, folder: Path) -> GradientLearner:
     """The learner that `save` wrote: architecture, tokenizer and all weights are in the folder."""
-    return GradientLearner.load(plan, folder, lambda values, pretrained: _task(plan, values, pretrained, lambda text: None))
+    return GradientLearner.load(
+        plan, folder, lambda values, pretrained: _task(plan, values, pretrained, lambda text: None)
+    )
 
 
 def _statistics(plan: Plan, train: Any) -> JSON:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +26,16 @@ _RANDOM = re.compile(r"random:(\d+)x(\d+)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|albert_layer_groups)\.(\d+)\.")
 _TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
 _DROPOUTS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout", "dropout")
+# The families of RoBERTa, whose positions start behind the number of the padding token.
+_COUNTS_FROM_PAD = (
+    "roberta",
+    "xlm-roberta",
+    "camembert",
+    "roberta-prelayernorm",
+    "xlm-roberta-xl",
+    "mpnet",
+    "longformer",
+)
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 
 
@@ -172,12 +181,8 @@ def num_parameters(config: JSON) -> int:
 def most_tokens(config: JSON) -> int:
     """The longest row that the encoder has positions for; a million where it has no table of them."""
     found = config.get("max_position_embeddings") or 1_000_000
-    # RoBERTa's family counts positions from behind its padding number.
     taken = (config.get("pad_token_id") or 0) + 1 if config.get("model_type") in _COUNTS_FROM_PAD else 0
     return int(found) - taken
-
-
-_COUNTS_FROM_PAD = ("roberta", "xlm-roberta", "camembert", "roberta-prelayernorm", "xlm-roberta-xl", "mpnet", "longformer")
 
 
 def _random_config(layers: int, width: int) -> JSON:

@@ -53,9 +53,7 @@ def read_raw(data: Any, request: Request) -> Raw:
     return Raw(reading, text, _id_column(reading.frame, request, text, where), notices)
 
 
-def _text_column(
-    frame: pd.DataFrame, wanted: str | None, request: Request, where: str
-) -> tuple[str, tuple[str, ...]]:
+def _text_column(frame: pd.DataFrame, wanted: str | None, request: Request, where: str) -> tuple[str, tuple[str, ...]]:
     """The wanted column, else the one with the longest texts, announced."""
     if "text" in request.columns or (wanted is not None and wanted in frame.columns):
         return choose_column(frame, str(wanted), where, _FLAG), ()
