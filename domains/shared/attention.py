@@ -38,8 +38,8 @@ def attended(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tenso
         return sdpa_attention_forward(module, query, key, value, mask, **options)
     if options.get("dropout") or options.get("is_causal") or query.shape != key.shape or torch.compiler.is_compiling():
         with torch.autocast("cpu", enabled=False):
-            exact = [each.float() for each in (query, key, value)]
-            states, _ = sdpa_attention_forward(module, *exact, _as_bias(mask, torch.float32), **options)
+            bias = _as_bias(mask, torch.float32)
+            states, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), bias, **options)
         return states.to(value.dtype), None
     bias = _as_bias(mask, torch.float32)
     out: Tensor = _MixedAttention.apply(
@@ -65,7 +65,8 @@ class _MixedAttention(torch.autograd.Function):
         )
         ctx.scale = scale
         ctx.save_for_backward(query, key, value, out, log_sum, bias)
-        return out
+        found: Tensor = out
+        return found
 
     @staticmethod
     @once_differentiable

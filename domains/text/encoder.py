@@ -121,7 +121,8 @@ def _task(plan: Plan, fitted: JSON, pretrained: bool, say: Callable[[str], None]
         encoder = encoders.empty_encoder(config, options.encoder_dropout)
     outcome = Outcome.from_json(fitted["outcome"])
     network = PooledEncoder(encoder, config["hidden_size"], outcome.width, options)
-    return TextTask(network, outcome, TextTokenizer.from_json(fitted), options.max_tokens, say)
+    layers, tokenizer = config["num_hidden_layers"], TextTokenizer.from_json(fitted)
+    return TextTask(network, outcome, layers, tokenizer, options.max_tokens, say)
 
 
 class PooledEncoder(nn.Module):
@@ -155,19 +156,20 @@ class TextTask:
 
     def __init__(
         self,
-        model: PooledEncoder,
+        model: nn.Module,
         outcome: Outcome,
+        num_layers: int,
         tokenizer: TextTokenizer,
         max_tokens: int,
         say: Callable[[str], None],
     ) -> None:
-        self.model, self.outcome, self.tokenizer, self.max_tokens, self.say = model, outcome, tokenizer, max_tokens, say
+        self.model, self.outcome, self.num_layers = model, outcome, num_layers
+        self.tokenizer, self.max_tokens, self.say = tokenizer, max_tokens, say
         self.known: dict[str, np.ndarray] = {}
 
     def roles(self) -> Mapping[str, Role]:
-        num_layers = int(self.model.encoder.config.num_hidden_layers)  # type: ignore[union-attr, arg-type]
-        found = encoders.encoder_roles(self.model.encoder, num_layers, prefix="encoder.")
-        return {**found, **{f"head.{part}": Role("head", num_layers + 1) for part in ("weight", "bias")}}
+        found = encoders.encoder_roles(self.model.get_submodule("encoder"), self.num_layers, prefix="encoder.")
+        return {**found, **{f"head.{part}": Role("head", self.num_layers + 1) for part in ("weight", "bias")}}
 
     def examples(self, train: Any, folder: Path) -> Sequence[tuple[np.ndarray, Any]]:
         encoded = self.tokenizer.encode(list(train.column("text")), self.max_tokens)

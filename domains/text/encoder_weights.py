@@ -25,18 +25,14 @@ HEAD_SIZE = 16
 _RANDOM = re.compile(r"random:(\d+)x(\d+)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|albert_layer_groups)\.(\d+)\.")
 _TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
+_ALIASES = {"hidden_size": "dim", "num_hidden_layers": "n_layers"}
 _DROPOUTS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout", "dropout")
+_ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 # The families of RoBERTa, whose positions start behind the number of the padding token.
 _COUNTS_FROM_PAD = (
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "roberta-prelayernorm",
-    "xlm-roberta-xl",
-    "mpnet",
-    "longformer",
+    *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm"),
+    *("mpnet", "longformer"),
 )
-_ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 
 
 def random_shape(spec: str) -> tuple[int, int] | None:
@@ -94,7 +90,16 @@ def read_config(spec: str) -> JSON:
 
     values: JSON = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).to_dict()
     drop = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path")
-    return json.loads(json.dumps({name: value for name, value in values.items() if name not in drop}, default=str))
+    kept: JSON = json.loads(
+        json.dumps({name: value for name, value in values.items() if name not in drop}, default=str)
+    )
+    return completed(kept)
+
+
+def completed(config: JSON) -> JSON:
+    """A config with its sizes under BERT's names too, which some families name otherwise."""
+    found = {name: config[alias] for name, alias in _ALIASES.items() if alias in config}
+    return {**found, **config}
 
 
 def load_tokenizer(spec: str, config: JSON) -> TextTokenizer:
@@ -113,7 +118,8 @@ def empty_encoder(config: JSON, dropout: float) -> nn.Module:
     """An encoder of this architecture with random weights from torch's generator."""
     from transformers import AutoModel
 
-    return without_pooler(AutoModel.from_config(_as_config(config, dropout), attn_implementation=_attention(config)))
+    make: Any = AutoModel.from_config
+    return without_pooler(make(_as_config(config, dropout), attn_implementation=_attention(config)))
 
 
 def load_encoder(spec: str, config: JSON, dropout: float) -> nn.Module:
