@@ -121,8 +121,7 @@ def _task(plan: Plan, fitted: JSON, pretrained: bool, say: Callable[[str], None]
         encoder = encoders.empty_encoder(config, options.encoder_dropout)
     outcome = Outcome.from_json(fitted["outcome"])
     network = PooledEncoder(encoder, config["hidden_size"], outcome.width, options)
-    layers, tokenizer = config["num_hidden_layers"], TextTokenizer.from_json(fitted)
-    return TextTask(network, outcome, layers, tokenizer, options.max_tokens, say)
+    return TextTask(network, outcome, TextTokenizer.from_json(fitted), options.max_tokens, say)
 
 
 class PooledEncoder(nn.Module):
@@ -158,18 +157,17 @@ class TextTask:
         self,
         model: nn.Module,
         outcome: Outcome,
-        num_layers: int,
         tokenizer: TextTokenizer,
         max_tokens: int,
         say: Callable[[str], None],
     ) -> None:
-        self.model, self.outcome, self.num_layers = model, outcome, num_layers
-        self.tokenizer, self.max_tokens, self.say = tokenizer, max_tokens, say
+        self.model, self.outcome, self.tokenizer, self.max_tokens, self.say = model, outcome, tokenizer, max_tokens, say
         self.known: dict[str, np.ndarray] = {}
 
     def roles(self) -> Mapping[str, Role]:
-        found = encoders.encoder_roles(self.model.get_submodule("encoder"), self.num_layers, prefix="encoder.")
-        return {**found, **{f"head.{part}": Role("head", self.num_layers + 1) for part in ("weight", "bias")}}
+        found = encoders.encoder_roles(self.model.get_submodule("encoder"), prefix="encoder.")
+        depth = 1 + max(role.depth for role in found.values())
+        return {**found, "head.weight": Role("head", depth), "head.bias": Role("head", depth)}
 
     def examples(self, train: Any, folder: Path) -> Sequence[tuple[np.ndarray, Any]]:
         encoded = self.tokenizer.encode(list(train.column("text")), self.max_tokens)

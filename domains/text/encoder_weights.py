@@ -81,7 +81,7 @@ def read_config(spec: str) -> JSON:
         raise DataError(f"{folder / 'config.json'}: not JSON ({error}). Fetch it again.") from None
     if found.get("auto_map") and not _is_encoder(found.get("model_type")):
         raise DataError(f"{folder}: this model needs code from the hub, and none is run. Choose another one.")
-    if not _is_encoder(found.get("model_type")):
+    if not _is_encoder(found.get("model_type")) or found.get("is_encoder_decoder"):
         raise DataError(
             f"{folder}: a {found.get('model_type')!r} model is no BERT-like encoder that transformers knows. "
             "Give one with --set options.weights=..."
@@ -163,16 +163,13 @@ def without_pooler(encoder: Any) -> nn.Module:
     return network
 
 
-def encoder_roles(encoder: nn.Module, num_layers: int, prefix: str = "") -> dict[str, Role]:
+def encoder_roles(encoder: nn.Module, prefix: str = "") -> dict[str, Role]:
     """Role of every parameter: what comes before the layers at depth 0, then the layers, what follows with the last."""
     tables = {f"{name}.weight" for name, part in encoder.named_modules() if isinstance(part, nn.Embedding)}
     roles, depth = {}, 0
     for name, parameter in encoder.named_parameters():
         layer = _LAYER.search(name)
-        if layer:
-            depth = int(layer[1]) + 1
-        elif depth:
-            depth = num_layers
+        depth = int(layer[1]) + 1 if layer else max((role.depth for role in roles.values()), default=0)
         kind: RoleKind = "embedding" if name in tables else "scalar" if parameter.ndim < 2 else "matrix"
         roles[prefix + name] = Role(kind, depth)
     return roles
@@ -202,6 +199,8 @@ def _random_config(layers: int, width: int) -> JSON:
         "max_position_embeddings": 512,
         "type_vocab_size": 1,
         "pad_token_id": 0,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
     }
 
 
@@ -216,10 +215,9 @@ def _as_config(values: JSON, dropout: float) -> Any:
     """A transformers config with one dropout everywhere, none on attention: kernels for CPU have none."""
     from transformers import AutoConfig
 
-    rates = {name: dropout for name in _DROPOUTS if name in values or values["model_type"] == "bert"}
-    rates |= dict.fromkeys(_ATTENTION_DROPOUTS, 0.0)
-    rest = {name: value for name, value in values.items() if name != "model_type"}
-    return AutoConfig.for_model(values["model_type"], **{**rest, **rates})
+    rates = {**dict.fromkeys(_DROPOUTS, dropout), **dict.fromkeys(_ATTENTION_DROPOUTS, 0.0)}
+    own = {name: rates.get(name, value) for name, value in values.items() if name != "model_type"}
+    return AutoConfig.for_model(values["model_type"], **own)
 
 
 def _attention(config: JSON) -> str | None:

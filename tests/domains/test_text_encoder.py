@@ -216,7 +216,7 @@ def test_other_encoders_run_too_and_every_parameter_that_has_a_role_gets_a_gradi
     network = encoder.PooledEncoder(encoders.empty_encoder(config, 0.0), 32, 2, encoder.Options())
     is_token = torch.ones(2, 9, dtype=torch.bool)
     network(torch.randint(4, 60, (2, 9)), is_token).sum().backward()
-    roles = encoders.encoder_roles(network.encoder, config["num_hidden_layers"])
+    roles = encoders.encoder_roles(network.encoder)
     assert {role.depth for role in roles.values()} == {0, 1, 2}
     without = [name for name, p in network.encoder.named_parameters() if p.grad is None]
     assert not without
