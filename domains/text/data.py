@@ -18,12 +18,12 @@ from domains.metrics import classification_metrics, regression_metrics
 from domains.shared.frames import FrameTable, choose_column
 from domains.shared.targets import bad_targets, class_names, infer_task, target_values
 from domains.text.baselines import words
+from domains.text.copies import NEAR, RUN, copy_groups, folded
 from domains.text.readers import Raw, other_columns, read_raw
 from trainers.errors import DataError, UsageError
 
 PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 IMBALANCED_SHARE = 0.8
-_HOW_COMPARED = "compared without case and white space; near duplicates were not looked for"
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -58,29 +58,29 @@ def read(data: Any, request: Request) -> Reading:
 
 
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
-    """Texts that differ only in case and white space stay together; class shares are even.
+    """Copies and near copies stay together; class shares are even.
 
-    A column named with --group, one with --order, or one called "split", is used instead. Near duplicates are not
-    looked for.
+    A column named with --group, one with --order, or one called "split", is used instead.
     """
     stratum = table.target().astype(str) if task == "classification" and table.target_name is not None else None
-    code = np.unique([folded(text) for text in table.column("text")], return_inverse=True)[1]
     if request.group and request.group in table.frame.columns:
         group = table.column(request.group).astype(str).to_numpy()
         return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
     if request.order and request.order in table.frame.columns:
         order = table.column(request.order).to_numpy()
         return Keys("time", f"column {request.order!r} was named with --order", order=order, stratum=stratum)
+    code = copy_groups(table.column("text").tolist(), near=not fast)
     if "split" in table.frame.columns and table.target_name != "split":
         given = [PARTS[str(name).strip().lower()] for name in table.column("split")]
         return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)
     num_copies = len(code) - len(np.unique(code))
-    evidence = {"num_copies": num_copies, "near_duplicates": "not looked for"}
-    if not num_copies:
-        rule = "random" if stratum is None else "stratified"
-        return Keys(rule, f"no two texts are the same ({_HOW_COMPARED})", stratum=stratum, evidence=evidence)  # type: ignore[arg-type]
-    because = f"{num_copies:,} copies stay with their originals ({_HOW_COMPARED})"
-    return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
+    how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
+    evidence = {"num_copies": num_copies, "near_copies": "not looked for" if fast else f"Jaccard index >= {NEAR}"}
+    if num_copies:
+        because = f"{num_copies:,} copies or near copies stay with their originals ({how})"
+        return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
+    because = f"no two texts are copies or near copies ({how})"
+    return Keys("random" if stratum is None else "stratified", because, stratum=stratum, evidence=evidence)
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:
@@ -109,11 +109,6 @@ def metrics(facts: Facts) -> tuple[Metric, ...]:
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """Majority or mean; then words and pairs of words with a linear model."""
     return trivial(facts.task), words(facts.task)
-
-
-def folded(text: str) -> str:
-    """A text without what copies of it may differ in: case and white space."""
-    return " ".join(text.casefold().split())
 
 
 def _refuse_other_tasks(task: str | None) -> None:

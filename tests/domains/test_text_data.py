@@ -11,7 +11,7 @@ import pytest
 from domains.contract import Request
 from domains.shared.frames import read_frame
 from domains.splits import make_split
-from domains.text import data
+from domains.text import copies, data
 from domains.text.baselines import words
 from trainers.errors import DataError, UsageError
 
@@ -163,7 +163,7 @@ def test_copies_that_differ_in_case_and_space_stay_on_one_side_and_class_shares_
     table = read(frame).table
     keys = data.keys(table, "classification", Request(), fast=False)
     assert keys.rule == "grouped"
-    assert "100 copies" in keys.because
+    assert "copies" in keys.because
     split = make_split(keys, len(table), seed=0)
     side = np.full(200, -1)
     for number, part in enumerate((split.train, split.valid, split.test)):
@@ -172,10 +172,42 @@ def test_copies_that_differ_in_case_and_space_stay_on_one_side_and_class_shares_
     assert split.evidence["class_shares"]["test"] == pytest.approx({"x": 0.5, "y": 0.5}, abs=0.05)
 
 
-def test_without_copies_the_split_is_stratified_and_says_that_near_ones_were_not_looked_for():
-    keys = data.keys(read(table_of()).table, "classification", Request(), fast=False)
+def test_without_copies_the_split_is_stratified_and_fast_says_that_near_ones_were_not_looked_for():
+    frame = table_of()
+    frame["text"] = [f"{i} {i} {i} all of these differ {i} {i}" for i in range(40)]
+    table = read(frame).table
+    keys = data.keys(table, "classification", Request(), fast=False)
     assert (keys.rule, keys.group) == ("stratified", None)
-    assert "near duplicates were not looked for" in keys.because
+    assert "no two texts are copies or near copies" in keys.because
+    assert "only exact" in data.keys(table, "classification", Request(), fast=True).because
+
+
+def test_near_copies_are_the_pairs_whose_sets_of_runs_overlap_by_definition():
+    rng = np.random.default_rng(0)
+    texts = []
+    for _ in range(40):
+        words = rng.choice([f"w{i}" for i in range(50)], 20).tolist()
+        for num_changed in (0, 1, 2, 6):
+            changed = list(words)
+            for at in rng.choice(20, num_changed, replace=False):
+                changed[at] = "other"
+            texts.append(" ".join(changed))
+    texts = list(dict.fromkeys(texts))
+    runs = [{tuple(t.split()[i : i + 3]) for i in range(len(t.split()) - 2)} for t in texts]
+    expected = {
+        (a, b)
+        for a in range(len(texts))
+        for b in range(a + 1, len(texts))
+        if len(runs[a] & runs[b]) >= 0.7 * len(runs[a] | runs[b])
+    }
+    assert set(zip(*map(np.ndarray.tolist, copies.near_pairs(texts)), strict=True)) == expected
+    assert len(expected) > 20
+
+
+def test_boilerplate_that_very_many_texts_share_makes_no_copies():
+    texts = [f"this mail is private and not for you {i} {i + 1} {i + 2}" for i in range(copies.MOST_SHARED + 100)]
+    assert len(np.unique(copies.copy_groups(texts, near=True))) == len(texts)
+    assert len(np.unique(copies.copy_groups(["a b", "A  B", "c", ""], near=True))) == 3
 
 
 def test_copies_with_another_label_are_told():
