@@ -16,7 +16,7 @@ from trainers.errors import DataError
 USUAL_NAMES = ("text", "sentence", "content", "document", "body", "review", "message", "abstract")
 """Kept as in the file at the first reading; another column costs a second one."""
 ID_NAMES = ("id", "name", "identifier", "document_id", "doc_id", "uid", "uuid")
-_FLAG = "columns={'text': NAME}"
+_FLAG = "--column text=NAME"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _text_column(frame: pd.DataFrame, wanted: str | None, request: Request, wher
     texts = {name: length for name, length in lengths.items() if length > 0}
     known = ", ".join(map(str, frame.columns))
     if not texts:
-        raise DataError(f"{where}: no column holds text. Columns: {known}. Name one in Python with {_FLAG}.")
+        raise DataError(f"{where}: no column holds text. Columns: {known}. Name one with {_FLAG}.")
     if wanted is not None and len(texts) > 1:
         raise DataError(f"{where}: no column {wanted!r}, which was read in training. Columns: {known}. Rename one.")
     longest = max(texts, key=lambda name: texts[name])
