@@ -53,7 +53,7 @@ def find(spec: str) -> Weights:
     if spec == DEMO:
         from domains.text.demo import weights_folder
 
-        return resolve(str(weights_folder()))
+        return Weights(DEMO, weights_folder())
     try:
         weights = resolve(spec, also=_TOKENIZER_FILES)
     except MissingError as error:
@@ -166,10 +166,11 @@ def without_pooler(encoder: Any) -> nn.Module:
 def encoder_roles(encoder: nn.Module, prefix: str = "") -> dict[str, Role]:
     """Role of every parameter: what comes before the layers at depth 0, then the layers, what follows with the last."""
     tables = {f"{name}.weight" for name, part in encoder.named_modules() if isinstance(part, nn.Embedding)}
-    roles, depth = {}, 0
+    roles, deepest = {}, 0
     for name, parameter in encoder.named_parameters():
         layer = _LAYER.search(name)
-        depth = int(layer[1]) + 1 if layer else max((role.depth for role in roles.values()), default=0)
+        depth = int(layer[1]) + 1 if layer else deepest
+        deepest = max(deepest, depth)
         kind: RoleKind = "embedding" if name in tables else "scalar" if parameter.ndim < 2 else "matrix"
         roles[prefix + name] = Role(kind, depth)
     return roles
