@@ -5,6 +5,7 @@
 
 import csv
 import gzip
+import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -46,7 +47,9 @@ def sniff(path: Path, *, target: str | None = None) -> Sniffed:
         return Sniffed("molecules", sum(line.startswith("$$$$") for line in _lines(path)), None, "SDF file")
     if last == ".parquet":
         return _parquet(path)
-    if last in {".txt", ".jsonl"}:
+    if last in {".jsonl", ".ndjson"}:
+        return _json_lines(path, target)
+    if last == ".txt":
         return Sniffed("text", sum(1 for line in _lines(path) if line.strip()), None, f"{last} file, one line a row")
     if last in {".csv", ".tsv"}:
         return _table(path, target)
@@ -83,6 +86,19 @@ def _parquet(path: Path) -> Sniffed:
             f"{path}: Parquet needs pyarrow (pip install 'domain-model-zoo[data]'), or say --type and --n."
         ) from None
     return Sniffed("tabular", parquet.ParquetFile(path).metadata.num_rows, None, "Parquet file")
+
+
+def _json_lines(path: Path, target: str | None) -> Sniffed:
+    """Text, as that is what JSON lines hold; the task from the target's values."""
+    num_rows, values = 0, set()
+    for line in _lines(path):
+        num_rows += bool(line.strip())
+        if target is not None and line.strip():
+            with suppress(ValueError, AttributeError):
+                values.add(str(json.loads(line).get(target, "")))
+    if target is not None and values <= {""}:
+        raise DataError(f"{path}: no line has a key {target!r}.")
+    return Sniffed("text", num_rows, _task_of(values) if target else None, "JSON lines, one object a row")
 
 
 def _table(path: Path, target: str | None) -> Sniffed:

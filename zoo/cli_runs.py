@@ -17,6 +17,10 @@ Group = Annotated[str | None, typer.Option("--group", help="column whose values 
 Order = Annotated[str | None, typer.Option("--order", help="time column: the last rows become the test")]
 IdColumn = Annotated[str | None, typer.Option("--id-column", help="column that names the rows")]
 Labels = Annotated[str | None, typer.Option("--labels", help="second file with ids and labels (FASTA)")]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--column", help="PURPOSE=COLUMN where the reader would guess: text, sequence, path; repeatable"),
+]
 SplitRule = Annotated[str | None, typer.Option("--split", help="random, stratified, grouped, time or given")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value, for example train.lr=0.001; repeatable")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="passes over the training rows")]
@@ -51,6 +55,9 @@ Watts = Annotated[float | None, typer.Option("--watts", help="of a size question
 Unique = Annotated[str | None, typer.Option("--unique", help="of a size question: tokens there are without repeats")]
 Context = Annotated[int | None, typer.Option("--context", help="of a size question: positions; counts attention too")]
 
+PURPOSES = ("text", "sequence", "path")
+"""What a reader may need a column for."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the verbs of this module to the command line."""
@@ -67,6 +74,7 @@ def train(
     order: Order = None,
     id_column: IdColumn = None,
     labels: Labels = None,
+    column: Columns = None,
     split: SplitRule = None,
     sets: Sets = None,
     epochs: Epochs = None,
@@ -89,7 +97,8 @@ def train(
 
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
-        split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget, precision=precision, device=device,
+        columns=_columns(column), split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget,
+        precision=precision, device=device,
         seed=seed, shard=shard, skip_bad=skip_bad, fast=fast, loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
     _show_run(done, as_json=as_json)
@@ -104,6 +113,7 @@ def plan(
     order: Order = None,
     id_column: IdColumn = None,
     labels: Labels = None,
+    column: Columns = None,
     split: SplitRule = None,
     sets: Sets = None,
     epochs: Epochs = None,
@@ -137,6 +147,7 @@ def plan(
         given |= {
             "labels": labels,
             "id-column": id_column,
+            "column": column,
             "split": split,
             "set": sets,
             "epochs": epochs,
@@ -151,7 +162,7 @@ def plan(
     from zoo import report, run
     from zoo.plan import Wishes, parse_sets
 
-    request = Request(target, task, group, order, id_column, labels)
+    request = Request(target, task, group, order, id_column, labels, _columns(column))
     wishes = Wishes(parse_sets(sets or []), epochs, budget, precision, device, seed)
     job = run.prepare(
         recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=_say
@@ -230,6 +241,17 @@ def predict(
         )
     else:
         print(path)
+
+
+def _columns(given: list[str] | None) -> dict[str, str]:
+    from trainers.errors import UsageError, did_you_mean
+
+    found = dict(pair.partition("=")[::2] for pair in given or ())
+    for purpose, name in found.items():
+        if purpose not in PURPOSES or not name:
+            hint = did_you_mean(purpose, PURPOSES) or f" Purposes: {', '.join(PURPOSES)}."
+            raise UsageError(f"--column {purpose}={name}: write PURPOSE=COLUMN, such as text=body.{hint}")
+    return found
 
 
 def _refuse_data(given: list[str]) -> None:

@@ -72,8 +72,9 @@ def as_utf8(raw: bytes, name: str) -> tuple[bytes, list[str]]:
     if num_nul := raw.count(b"\0"):
         if num_nul > len(raw) / 10:
             raise DataError(f"{name}: {num_nul:,} of {len(raw):,} bytes are zero: no text. Export it as CSV.")
+        line = raw.count(b"\n", 0, raw.index(b"\0")) + 1
         raw = raw.replace(b"\0", b"")
-        notices.append(f"{name}: removed {num_nul:,} zero bytes")
+        notices.append(f"{name}: removed {num_nul:,} zero bytes, the first on line {line}")
     if num_returns := raw.count(b"\r") - raw.count(b"\r\n"):
         # Old Macintosh files end lines in CR alone; elsewhere a lone CR is rubbish in a cell and would cut the line.
         raw = raw.replace(b"\r", b"\n") if b"\n" not in raw else re.sub(rb"\r(?!\n)", b" ", raw)

@@ -1,5 +1,5 @@
-"""Tables of rows and columns: `read_frame` (CSV, TSV, gzip, Parquet, DataFrame), and `FrameTable`: the Table of most
-data types. How a cell becomes a number is decided in `domains.shared.cells`."""
+"""Tables of rows and columns: `read_frame` (CSV, TSV, JSON lines, gzip, Parquet, DataFrame), and `FrameTable`: the Table
+of most data types. How a cell becomes a number is decided in `domains.shared.cells`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ import pandas as pd
 
 from domains.shared.cells import Distinct, cell_texts, has_decimal_commas
 from domains.shared.delimited import read_delimited, record_lines, unique_names
+from domains.shared.json_lines import read_json_lines
 from trainers.errors import DataError, did_you_mean
 
 TEXT_SUFFIXES = (".csv", ".tsv", ".tab", ".txt")
 PARQUET_SUFFIXES = (".parquet", ".pq")
+JSON_SUFFIXES = (".jsonl", ".ndjson")
 # gzip packs real tables 3 to 20 times; a thousandfold is a bomb. Small files may be as regular as they like.
 MAX_UNPACK_RATIO = 100
 FREE_UNPACKED_BYTES = 32 << 20
@@ -26,7 +28,8 @@ FREE_UNPACKED_BYTES = 32 << 20
 
 class FrameReading(NamedTuple):
     """frame: rows in file order under a plain index.   places: where each row stands.   notices: what to tell the user.
-    ragged: (position, reason) of lines with too few or too many cells, padded or cut.   comma: decimal commas."""
+    ragged: (position, reason) of lines with too few or too many cells, padded or cut, and of lines that are no JSON.
+    comma: decimal commas."""
 
     frame: pd.DataFrame
     places: Places
@@ -44,6 +47,7 @@ class Places(Sequence[str]):
     separator: str = ","
     is_text: bool = True
     utf8: bytes | None = field(default=None, repr=False)
+    known_lines: Sequence[int] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         return self.num_rows
@@ -51,6 +55,8 @@ class Places(Sequence[str]):
     def __getitem__(self, row: Any) -> Any:
         if not self.is_text:
             return f"{self.name} row {row} (counted from 0)"
+        if self.known_lines:
+            return f"{self.name} line {self.known_lines[row]}"
         return f"{self.name} line {self._lines[row] if self.utf8 is not None else row + 2}"
 
     @cached_property
@@ -119,19 +125,22 @@ def read_frame(source: str | Path | pd.DataFrame, *, text_columns: Sequence[str]
     if path.suffix in PARQUET_SUFFIXES:
         frame, notices = plain_frame(_read_parquet(path), text_columns)
         return FrameReading(frame, Places(path.name, len(frame), is_text=False), notices)
+    if Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower() in JSON_SUFFIXES:
+        return _read_json(path, text_columns)
     return _read_text(path, text_columns)
 
 
 def check_path(path: Path) -> None:
     """Raise DataError unless `path` is a file that `read_frame` can read."""
     if path.is_dir():
-        raise DataError(f"{path}: this is a folder. Name a file ({', '.join(TEXT_SUFFIXES + PARQUET_SUFFIXES)}).")
+        known = ", ".join((*TEXT_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES))
+        raise DataError(f"{path}: this is a folder. Name a file ({known}).")
     if not path.exists():
         siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"{path}: no such file.{did_you_mean(path.name, siblings)}")
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    if suffix.lower() not in TEXT_SUFFIXES + (PARQUET_SUFFIXES if path.suffix != ".gz" else ()):
-        known = ", ".join((*TEXT_SUFFIXES, ".csv.gz", *PARQUET_SUFFIXES))
+    if suffix.lower() not in TEXT_SUFFIXES + JSON_SUFFIXES + (PARQUET_SUFFIXES if path.suffix != ".gz" else ()):
+        known = ", ".join((*TEXT_SUFFIXES, ".csv.gz", *JSON_SUFFIXES, *PARQUET_SUFFIXES))
         raise DataError(f"{path}: files ending in {path.suffix!r} cannot be read. Save the table as one of {known}.")
 
 
@@ -146,13 +155,24 @@ def choose_column(frame: pd.DataFrame, name: str, path: str = "", flag: str = ""
     raise DataError(f"{where}no column {name!r}.{did_you_mean(name, names)} Columns: {known}.{advice}")
 
 
-def _read_text(path: Path, text_columns: Sequence[str]) -> FrameReading:
+def _read_json(path: Path, text_columns: Sequence[str]) -> FrameReading:
+    parsed = read_json_lines(_bytes_of(path), path.name)
+    frame, notices = plain_frame(parsed.frame, text_columns)
+    places = Places(path.name, len(frame), known_lines=parsed.lines)
+    return FrameReading(frame, places, (*parsed.notices, *notices), parsed.bad)
+
+
+def _bytes_of(path: Path) -> bytes:
     raw = path.read_bytes()
     if raw.startswith(b"\x1f\x8b"):
-        raw = unpacked(raw, path)
-    elif path.suffix == ".gz":
+        return unpacked(raw, path)
+    if path.suffix == ".gz":
         raise DataError(f"{path}: not a gzip file. Pack it again, or drop the suffix .gz if it is plain text.")
-    parsed = read_delimited(raw, path.name)
+    return raw
+
+
+def _read_text(path: Path, text_columns: Sequence[str]) -> FrameReading:
+    parsed = read_delimited(_bytes_of(path), path.name)
     distinct = {name: Distinct.of(parsed.table[name]) for name in parsed.table.column_names if name not in text_columns}
     comma = parsed.separator != "," and has_decimal_commas(distinct.values())
     columns, notices = {}, list(parsed.notices)

@@ -54,6 +54,23 @@ def pictures(folder: Path, task: str) -> tuple[Any, str | None]:
     return _written(pd.DataFrame(rows), folder / "pictures" / "list.csv"), "y"
 
 
+def texts(folder: Path, task: str) -> tuple[Any, str]:
+    """Sentences of 5-20 words, mostly of one list or of another."""
+    rng = np.random.default_rng(0)
+    share = rng.uniform(0, 1, NUM_ROWS) if task == "regression" else rng.integers(0, 2, NUM_ROWS).astype(float)
+    good, bad = ["fine", "lovely", "great", "superb", "warm"], ["dull", "awful", "poor", "cold", "dreadful"]
+    other = ["the", "a", "film", "meal", "trip", "was", "and", "we", "had", "it", "there", "again", "of", "town"]
+    sentences = []
+    for part in share:
+        lists = [
+            good if rng.random() < part else bad if rng.random() < 0.8 else other for _ in range(rng.integers(5, 21))
+        ]
+        sentences.append(" ".join(str(rng.choice(words)) for words in lists))
+    frame = pd.DataFrame({"id": [f"t{i}" for i in range(NUM_ROWS)], "text": sentences})
+    frame["y"] = np.where(share > 0.5, "good", "bad") if task == "classification" else share
+    return _written(frame, folder / "texts.csv"), "y"
+
+
 def _written(frame: pd.DataFrame, path: Path) -> Path:
     frame.to_csv(path, index=False)
     return path
@@ -63,4 +80,5 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "tabular": table,
     "proteins": proteins,
     "images": pictures,
+    "text": texts,
 }

@@ -27,6 +27,18 @@ def test_the_type_and_the_number_of_rows_are_read_from_the_file(tmp_path, name, 
     assert (found.type, found.num_rows) == (kind, num_rows)
 
 
+def test_the_task_of_json_lines_comes_from_the_target_too(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "x", "stars": 1.5, "label": "p"}\n\n{"text": "y", "stars": 2, "label": "q"}\nbroken\n')
+    assert [sniff(path, target=name).task for name in ("stars", "label", None)] == [
+        "regression",
+        "classification",
+        None,
+    ]
+    with pytest.raises(DataError, match="no line has a key 'nonsense'"):
+        sniff(path, target="nonsense")
+
+
 def test_the_task_comes_from_the_target(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("x,label,value\n" + "".join(f"{i},{'ab'[i % 2]},{i / 7}\n" for i in range(30)))

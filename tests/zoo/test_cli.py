@@ -166,3 +166,16 @@ def test_recommend_reads_type_size_and_task_from_a_file(tmp_path, capsys):
 def test_recommend_without_type_and_file_says_what_to_type(capsys):
     assert cli._exit_code(["recommend", "--n", "5"]) == 2
     assert "zoo recommend --type proteins --n 20000" in capsys.readouterr().err
+
+
+def test_a_column_is_named_by_its_purpose_and_an_unknown_purpose_is_an_error(zoo: Any, tmp_path: Any) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("title,story,y\n" + "".join(f"t {i},a longer story {i},{'pq'[i % 2]}\n" for i in range(30)))
+    line = f"plan text/encoder-classify --data {path} --target y --set options.weights=random:1x16 --json"
+    code, out, _ = zoo(f"{line} --column text=title")
+    assert code == 0
+    assert json.loads(out)["plan"]["facts"]["schema"]["text"] == "title"
+    for wrong in ("tekst=title", "text", "text="):
+        code, _, err = zoo(f"{line} --column {wrong}")
+        assert (code, "write PURPOSE=COLUMN" in err) == (2, True)
+    assert "no column 'titel'. Did you mean title?" in zoo(f"{line} --column text=titel")[2]

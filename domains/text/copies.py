@@ -1,0 +1,66 @@
+"""Texts that are copies of one another, exact or near: they must not stand on two sides of a split.
+
+Near: the sets of their runs of three words overlap enough (Broder 1997, "On the resemblance and containment of
+documents"). All pairs that share a run are compared exactly; runs that very many texts share tell nothing and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+RUN, WORD = 3, r"(?u)\w+"
+NEAR = 0.7
+"""Jaccard index from which two texts are near copies: one word changed in thirty gives 0.8."""
+MOST_SHARED = 500
+"""Texts that may share a run of words: what more of them share is boilerplate, and would cost time squared."""
+_AT_ONCE = 4096
+
+
+def folded(text: str) -> str:
+    """A text without what copies of it may differ in: case and white space."""
+    return " ".join(text.casefold().split())
+
+
+def copy_groups(texts: Sequence[str], *, near: bool) -> np.ndarray:
+    """(texts,) group numbers from 0; exact copies (case and white space aside) share one, and with `near` near ones too."""
+    distinct, code = np.unique(np.array([folded(text) for text in texts], dtype=object), return_inverse=True)
+    if not near or len(distinct) < 2:
+        return np.asarray(code)
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    these, those = near_pairs(distinct.tolist())
+    graph = coo_array((np.ones(len(these)), (these, those)), shape=(len(distinct), len(distinct)))
+    return np.asarray(connected_components(graph, directed=False)[1][code])
+
+
+def near_pairs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of each pair of texts, the first before the second, whose runs of words overlap by NEAR or more."""
+    runs = _runs(texts)
+    sizes = np.diff(runs.indptr)
+    found = []
+    for start in range(0, len(texts), _AT_ONCE):
+        shared = (runs[start : start + _AT_ONCE] @ runs.T).tocoo()
+        these, those = shared.row + start, shared.col
+        either = sizes[these] + sizes[those] - shared.data
+        kept = (these < those) & (shared.data >= NEAR * either)
+        found.append(np.stack([these[kept], those[kept]]))
+    these, those = np.concatenate(found, axis=1)
+    return these, those
+
+
+def _runs(texts: Sequence[str]) -> Any:
+    """(texts, runs) sparse, 1 where a text has a run of words that not too many share."""
+    from scipy.sparse import csr_array
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    hashed = HashingVectorizer(
+        token_pattern=WORD, ngram_range=(RUN, RUN), n_features=2**31 - 1, binary=True, norm=None, alternate_sign=False
+    ).transform(texts)
+    # Hashed columns are too many to count in an array; those in use are few.
+    _, place, counts = np.unique(hashed.indices, return_inverse=True, return_counts=True)
+    compact = csr_array((np.ones(len(place), np.int32), place, hashed.indptr), shape=(len(texts), len(counts)))
+    return compact[:, np.flatnonzero(counts <= MOST_SHARED)]

