@@ -49,13 +49,13 @@ def layer_states(layer: Any, states_BLD: Tensor, turns: Tensor, bias: Tensor | N
     found = attended(attention.self, attention.LayerNorm(states_BLD), turns, bias)
     states_BLD = states_BLD + attention.output.dropout(attention.output.dense(found))
     inside = functional.gelu(layer.intermediate.dense(layer.LayerNorm(states_BLD)))
-    return states_BLD + layer.output.dropout(layer.output.dense(inside))
+    return states_BLD + layer.output.dropout(layer.output.dense(inside))  # type: ignore[no-any-return]
 
 
 def attended(attention: Any, states_BLD: Tensor, turns: Tensor, bias: Tensor | None) -> Tensor:
     """Rotary self-attention (B, L, D) before its output layer, in float32."""
     mixed = functional.linear(states_BLD, *joint_weights(attention))
-    out: Tensor = RotaryAttention.apply(mixed, turns, bias, attention.num_attention_heads)  # type: ignore[no-untyped-call]
+    out: Tensor = RotaryAttention.apply(mixed, turns, bias, attention.num_attention_heads)
     return out
 
 
@@ -72,7 +72,7 @@ def interleaved(rows: Tensor, num_heads: int) -> Tensor:
 
     Rotation turns exactly these two, and scores do not depend on the order of the numbers in a head.
     """
-    return rows.unflatten(0, (num_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+    return rows.unflatten(0, (num_heads, 2, -1)).transpose(1, 2).flatten(0, 2)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def rotations(inverse_frequencies: Tensor, num_tokens: int) -> Tensor:

@@ -30,18 +30,18 @@ class RotaryAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mixed: Tensor, turns: Tensor, bias: Tensor | None, num_heads: int) -> Tensor:
-        query, key, value = mixed.unflatten(-1, (3, num_heads, -1)).unbind(2)
+        query, key, value = mixed.unflatten(-1, (3, num_heads, -1)).unbind(2)  # type: ignore[no-untyped-call]
         query, key = (rotated(each, turns).to(mixed.dtype) for each in (query, key))
         inputs = [each.transpose(1, 2) for each in (query, key, value)]
         out, log_sum = _forward(*inputs, attn_mask=None if bias is None else bias.to(mixed.dtype))
         ctx.save_for_backward(*inputs, out, log_sum, turns, bias)
-        return out.transpose(1, 2).flatten(-2)
+        return out.transpose(1, 2).flatten(-2)  # type: ignore[no-any-return]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None, None, None]:
         *saved, log_sum, turns, bias = ctx.saved_tensors
-        grad_out = grad_out.unflatten(-1, (saved[0].shape[1], -1)).transpose(1, 2)
+        grad_out = grad_out.unflatten(-1, (saved[0].shape[1], -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
         exact = [each.float() for each in (grad_out, *saved)]
         grads = [each.transpose(1, 2) for each in _backward(*exact, log_sum, 0.0, False, attn_mask=bias)]
         grad = torch.empty(*grad_out.shape[::2], 3, *grad_out.shape[1::2], dtype=saved[0].dtype)
@@ -52,5 +52,5 @@ class RotaryAttention(torch.autograd.Function):
 
 def rotated(pairs: Tensor, turns: Tensor) -> Tensor:
     """Numbers (B, L, H, E) with each neighbouring two turned by `turns` (L, 1, E / 2), in float32."""
-    complex_pairs = torch.view_as_complex(pairs.float().unflatten(-1, (-1, 2)))
+    complex_pairs = torch.view_as_complex(pairs.float().unflatten(-1, (-1, 2)))  # type: ignore[no-untyped-call]
     return torch.view_as_real(complex_pairs * turns).flatten(-2)
