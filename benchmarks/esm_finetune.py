@@ -70,8 +70,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _make_checkpoint(Path(folder))
         tables, plan = _prepared(arguments, folder)
+        num_rows = len(tables["train"])
         for side in SIDES.values():
-            side(tables["train"].take(range(WARM_UP_STEPS * arguments.batch_size)), plan, arguments)
+            side(tables["train"].take(range(min(num_rows, WARM_UP_STEPS * arguments.batch_size))), plan, arguments)
         runs = [_pair(number, tables, plan, arguments) for number in range(arguments.pairs)]
     ratios = sorted(pair["zoo"]["rate"] / pair["trainer"]["rate"] for pair in runs)
     median = statistics.median(ratios)
