@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from domains.proteins.esm2 import VOCABULARY, empty_encoder, esm2_config, without_contact_head
-from domains.shared.weights import Weights, read_torch, resolve
+from domains.shared.weights import Weights, quiet_transformers, read_torch, resolve
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, UsageError, did_you_mean
 
@@ -175,29 +174,12 @@ def _from_hub_folder(weights: Weights) -> nn.Module:
     folder = weights.path if weights.path.is_dir() else weights.path.parent
     options = {"attn_implementation": "sdpa", "dtype": torch.float32, "local_files_only": True}
     try:
-        with _quiet():
+        with quiet_transformers():
             encoder, info = load(folder, add_pooling_layer=False, output_loading_info=True, **options)
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise DataError(f"{weights.path}: cannot be loaded ({str(error).strip().splitlines()[0]}).") from None
     _demand_all([name for name in info["missing_keys"] if not name.startswith("contact_head")], weights)
     return without_contact_head(encoder)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers from reporting the language-model head as unexpected and the contact head as missing."""
-    from transformers import utils
-
-    logging: Any = utils.logging
-    verbosity, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if had_bar:
-            logging.enable_progress_bar()
 
 
 def _demand_all(missing: Sequence[str], weights: Weights) -> None:

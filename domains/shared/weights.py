@@ -10,11 +10,12 @@ import hashlib
 import os
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, UsageError, did_you_mean
@@ -118,6 +119,23 @@ def read_torch(path: Path) -> object:
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: not a readable PyTorch file ({str(error).splitlines()[0]}).") from None
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers from reporting heads that are unexpected or missing, and from drawing bars."""
+    from transformers import utils
+
+    logging: Any = utils.logging
+    verbosity, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bar:
+            logging.enable_progress_bar()
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from domains.shared.attention import attention
-from domains.shared.weights import Weights, resolve
+from domains.shared.weights import Weights, quiet_transformers, resolve
 from domains.text.tokens import WORD_TOKENIZER_SIZE, TextTokenizer, of_folder
 from trainers.contract import JSON, Role, RoleKind
 from trainers.errors import DataError, MissingError, UsageError
@@ -230,20 +228,3 @@ def _attention(config: JSON) -> str | None:
     network = models._model_mapping[kind]
     network = network[0] if isinstance(network, tuple | list) else network
     return attention() if getattr(network, "_supports_sdpa", False) else None
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from reporting the language-model head as unexpected, and from drawing bars."""
-    from transformers import utils
-
-    logging: Any = utils.logging
-    verbosity, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if had_bar:
-            logging.enable_progress_bar()
