@@ -11,7 +11,13 @@ from domains.text.data import shape_of
 
 @pytest.mark.parametrize(
     ("task", "shape"),
-    [(None, "labelled"), ("classification", "labelled"), ("regression", "labelled"), ("ner", "tagged"), ("seq2seq", "pairs")],
+    [
+        (None, "labelled"),
+        ("classification", "labelled"),
+        ("regression", "labelled"),
+        ("ner", "tagged"),
+        ("seq2seq", "pairs"),
+    ],
 )
 def test_most_tasks_have_one_shape(task, shape):
     assert shape_of("never-opened.csv", Request(task=task)) == shape
