@@ -143,8 +143,15 @@ def plan(
     numbers: dict[str, Any] = {"hours": hours, "gpu": gpu, "gpus": gpus, "mfu": mfu, "tflops": tflops}
     numbers |= {"price": price, "watts": watts, "context": context}
     if any(value is not None for value in (*counts.values(), *numbers.values())):
-        about_data: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order, "labels": labels}
-        about_data |= {"id-column": id_column, "column": column, "split": split, "set": sets, "epochs": epochs}
+        about_data: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
+        about_data |= {
+            "labels": labels,
+            "id-column": id_column,
+            "column": column,
+            "split": split,
+            "set": sets,
+            "epochs": epochs,
+        }
         about_data |= {"budget": budget, "precision": precision, "skip-bad": skip_bad or None, "fast": fast or None}
         _refuse_data([name for name, value in about_data.items() if value is not None])
         _show_sizes(recipe, counts, numbers, as_json=as_json)
