@@ -76,9 +76,9 @@ def interleaved(rows: Tensor, num_heads: int) -> Tensor:
 
 
 def rotations(inverse_frequencies: Tensor, num_tokens: int) -> Tensor:
-    """Complex numbers (L, 1, E / 2) of length 1 that turn position by position. Su et al. 2021, arXiv 2104.09864."""
+    """Complex numbers (L, E / 2) of length 1 that turn position by position. Su et al. 2021, arXiv 2104.09864."""
     positions = torch.arange(num_tokens, dtype=torch.float32)
-    angles = torch.outer(positions, inverse_frequencies.float())[:, None]
+    angles = torch.outer(positions, inverse_frequencies.float())
     return torch.polar(torch.ones_like(angles), angles)
 
 
