@@ -24,13 +24,14 @@ def can_walk(encoder: Any, numbers_BL: Tensor) -> bool:
     """Whether `last_states` may be used: on CPU, uncompiled, for rotary positions without dropout of attention.
 
     Compiled, transformers' own code becomes one graph and its passes are fused; kernels called by name would break it.
-    And layers that are split among processes, or computed twice to save memory, must be called as a whole.
+    Layers that are split among processes, or computed twice to save memory, must be called as a whole; and those that
+    somebody watches (train.watch_activations) one by one, where the walk takes query, key and value together.
     """
     is_eager_cpu = numbers_BL.device.type == "cpu" and not torch.compiler.is_compiling()
     has_kernel = encoder.rotary_embeddings is not None and not encoder.config.attention_probs_dropout_prob
     layer = encoder.encoder.layer[0]
     is_plain = not (isinstance(layer, FSDPModule) or getattr(layer, "gradient_checkpointing", False))
-    return is_eager_cpu and has_kernel and is_plain
+    return is_eager_cpu and has_kernel and is_plain and not layer.attention.self.query._forward_hooks
 
 
 def last_states(encoder: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:

@@ -45,9 +45,7 @@ def attended(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tenso
             states, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), bias, **options)
         return states.to(value.dtype), None
     bias = _as_bias(mask, torch.float32)
-    out: Tensor = MixedAttention.apply(
-        *(each.bfloat16() for each in (query, key, value)), bias, options.get("scaling")
-    )
+    out: Tensor = MixedAttention.apply(*(each.bfloat16() for each in (query, key, value)), bias, options.get("scaling"))
     return out.transpose(1, 2).contiguous(), None
 
 
