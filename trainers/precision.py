@@ -105,14 +105,14 @@ def placed(inputs: Any, device: torch.device, layout: torch.memory_format = torc
         if device.type == "cuda":
             return inputs.pin_memory().to(device, non_blocking=True)
         return inputs if device.type == "cpu" else inputs.to(device)
+    if device.type == "cpu" and layout is torch.preserve_format:
+        return inputs
     if isinstance(inputs, Mapping) and type(inputs) is dict:
         return {key: placed(value, device, layout) for key, value in inputs.items()}
     if type(inputs) in (list, tuple):
         return type(inputs)(placed(value, device, layout) for value in inputs)
     if isinstance(inputs, tuple):
         return type(inputs)(*(placed(value, device, layout) for value in inputs))
-    if device.type == "cpu":
-        return inputs
     return inputs.to(device) if hasattr(inputs, "to") else inputs
 
 
