@@ -25,7 +25,7 @@ def without_storage() -> Iterator[None]:
             return parameter  # tied ones stay tied
         return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
 
-    hook = register_module_parameter_registration_hook(emptied)
+    hook = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]  # it may return a parameter
     try:
         yield
     finally:
