@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,8 +115,8 @@ def _is_remark(line: str) -> bool:
 
 
 def _cells(line: str, separator: str | None) -> list[str]:
-    line = line.rstrip("\r\n")
-    return line.split() if separator is None else [cell.strip() for cell in line.split(separator)]
+    # Words may hold other white space, which split() would cut at.
+    return re.split(r"[ \t]+", line.strip(" \t\r")) if separator is None else [c.strip() for c in line.split(separator)]
 
 
 def _sentences(lines: Sequence[str], separator: str | None, num_columns: int) -> tuple[list[Sentence], int]:
