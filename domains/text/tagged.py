@@ -21,6 +21,7 @@ from domains.text import conll
 from domains.text.copies import NEAR, RUN, copy_groups
 from domains.text.tag_baselines import all_outside, word_features
 from domains.text.tags import OUTSIDE, entities, entity_metrics, settled, types_of
+from trainers.contract import as_objects
 from trainers.errors import DataError, UsageError, did_you_mean
 
 WORDS_NAMES, TAGS_NAMES = ("tokens", "words"), ("tags", "ner_tags", "labels", "entities", "ner")
@@ -118,7 +119,7 @@ def _read_files(path: Path, request: Request) -> Reading:
     files = {part: conll.read_file(file) for part, file in parts.items()}
     found = [(part, file.name, sentence) for part, file in files.items() for sentence in file.sentences]
     sentences = [sentence for _, _, sentence in found]
-    frame = pd.DataFrame({"words": _objects([each.words for each in sentences])})
+    frame = pd.DataFrame({"words": as_objects([each.words for each in sentences])})
     notices = [notice for file in files.values() for notice in file.notices]
     said = ""
     if path.is_dir() and len(parts) > 1:
@@ -155,7 +156,7 @@ def _read_table(data: Any, request: Request) -> Reading:
     words_name, words = _words_of(frame, request, where, bad, notices)
     target = _target(frame, request, where)
     tags = None if target is None else [_listed(cell, i, f"column {target!r}", bad) for i, cell in enumerate(frame[target])]
-    columns: dict[str, Any] = {"words": _objects(words)}
+    columns: dict[str, Any] = {"words": as_objects(words)}
     for name in (request.group, request.order):
         if name is not None and (request.facts is None or name in frame.columns):
             columns.setdefault(name, frame[choose_column(frame, name, where, "--group or --order")])
@@ -236,7 +237,7 @@ def _reading(
     ids: list[str] | None = None,
 ) -> Reading:
     words = frame["words"].tolist()
-    frame.insert(0, "text", _objects([" ".join(each) for each in words]))
+    frame.insert(0, "text", as_objects([" ".join(each) for each in words]))
     for i, each in enumerate(words):
         if i not in bad and not frame["text"][i].strip():
             bad[i] = "no words" if not each else "the words are blank"
@@ -246,7 +247,7 @@ def _reading(
         tags = None
     if tags is not None:
         assert target is not None
-        frame[target] = _objects(_checked(tags, words, bad, request.facts, notices))
+        frame[target] = as_objects(_checked(tags, words, bad, request.facts, notices))
     used = target if tags is not None else None
     names = [str(i) for i in range(len(frame))] if ids is None else ids
     table = FrameTable(frame, np.array(names, dtype=object), used, {"shape": "tagged", **context})
@@ -292,10 +293,3 @@ def _joined(code: np.ndarray, document: np.ndarray) -> np.ndarray:
     size = num_codes + num_documents
     links = coo_array((np.ones(len(code)), (code, num_codes + document)), shape=(size, size))
     return np.asarray(connected_components(links, directed=False)[1][code])
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    """(rows,) each value as one object."""
-    found = np.empty(len(values), dtype=object)
-    found[:] = list(values)
-    return found
