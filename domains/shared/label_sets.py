@@ -44,19 +44,25 @@ def read_label_sets(frame: pd.DataFrame, target: str, *, classes: Sequence[str] 
     """
     columns = target_columns(frame, target, where)
     found = _from_lists(frame[columns[0]]) if len(columns) == 1 else _from_flags(frame[columns])
-    names = sorted({name.removesuffix(UNKNOWN) if len(columns) > 1 else name for row in found.values for name in row or ()})
+    names = sorted(
+        {name.removesuffix(UNKNOWN) if len(columns) > 1 else name for row in found.values for name in row or ()}
+    )
     if not classes and len(names) < 2 and len(columns) < 2:
         raise DataError(
             f"{where}: target {target!r} holds {len(names)} label{'s' * (len(names) != 1)}; several are needed. Cells hold "
             f"labels with {' or '.join(SEPARATORS)} between, or a JSON list; or name columns of 0 and 1: --target a,b,c."
         )
     if not classes and len(names) > MAX_CLASSES:
-        raise DataError(f"{where}: target {target!r} holds {len(names):,} labels, at most {MAX_CLASSES:,} can be learned.")
+        raise DataError(
+            f"{where}: target {target!r} holds {len(names):,} labels, at most {MAX_CLASSES:,} can be learned."
+        )
     if not classes:
         return found
     reasons = dict(found.reasons)
     for i, row in enumerate(found.values):
-        odd = next((name for name in row or () if name.removesuffix(UNKNOWN) not in classes and name not in classes), None)
+        odd = next(
+            (name for name in row or () if name.removesuffix(UNKNOWN) not in classes and name not in classes), None
+        )
         if odd is not None:
             reasons[i] = f"label {odd!r} was not in the training data.{did_you_mean(odd, classes)}"
     return LabelSets(found.values, reasons, found.notices)
@@ -82,12 +88,16 @@ def _from_lists(cells: pd.Series) -> LabelSets:
     values: list[tuple[str, ...] | None] = []
     reasons: dict[int, str] = {}
     for i, text in enumerate(texts):
-        found = _listed(text) if text and text.startswith("[") else [part.strip() for part in (text or "").split(separator)]
+        found = (
+            _listed(text) if text and text.startswith("[") else [part.strip() for part in (text or "").split(separator)]
+        )
         if found is None:
             reasons[i] = f"target {cells.name!r} is {text!r}, no JSON list of texts"
         values.append(None if found is None else tuple(sorted({name for name in found if name})))
     num_empty = sum(text is None or text == "" for text in texts)
-    notices = (f"{num_empty:,} rows have nothing in {cells.name!r}: they count as having no label",) if num_empty else ()
+    notices = (
+        (f"{num_empty:,} rows have nothing in {cells.name!r}: they count as having no label",) if num_empty else ()
+    )
     return LabelSets(as_objects(values), reasons, notices)
 
 
@@ -111,7 +121,9 @@ def _from_flags(frame: pd.DataFrame) -> LabelSets:
     for i in np.flatnonzero(np.isnan(flags).all(axis=1)):
         reasons.setdefault(int(i), f"no value in any target column ({', '.join(map(str, frame.columns))})")
     num_unknown = int(np.isnan(flags).sum())
-    notices = (f"{num_unknown:,} labels are unknown (empty cells): they are neither learned from nor scored",) * bool(num_unknown)
+    notices = (f"{num_unknown:,} labels are unknown (empty cells): they are neither learned from nor scored",) * bool(
+        num_unknown
+    )
     return LabelSets(as_objects([_named(row, list(frame.columns)) for row in flags]), reasons, notices)
 
 

@@ -63,7 +63,9 @@ def files_of(folder: Path) -> dict[str, Path]:
         if part is None or suffix not in SUFFIXES or not path.is_file():
             continue
         if part in found:
-            raise DataError(f"{folder}: both {found[part].name} and {path.name} look like the {part} part. Move one away.")
+            raise DataError(
+                f"{folder}: both {found[part].name} and {path.name} look like the {part} part. Move one away."
+            )
         found[part] = path
     return found
 
@@ -82,7 +84,9 @@ def read_file(path: Path) -> File:
     lines = utf8.decode().split("\n")
     separator, num_columns = _layout(lines)
     if not num_columns:
-        raise DataError(f"{path}: no words here. It needs one word a line with its tag, a blank line between sentences.")
+        raise DataError(
+            f"{path}: no words here. It needs one word a line with its tag, a blank line between sentences."
+        )
     sentences, num_documents = _sentences(lines, separator, num_columns)
     return File(path.name, sentences, tuple(notices), num_documents)
 

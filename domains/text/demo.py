@@ -41,12 +41,18 @@ def load(name: str) -> Demo:
 
 def _paragraphs_to_sort() -> tuple[pd.DataFrame, str, str]:
     frame = paragraphs()
-    return frame, "topic", f"{len(frame):,} paragraphs of Python's own reference, to be sorted into {len(TOPICS)} topics"
+    return (
+        frame,
+        "topic",
+        f"{len(frame):,} paragraphs of Python's own reference, to be sorted into {len(TOPICS)} topics",
+    )
 
 
 def _sentences_to_tag() -> tuple[pd.DataFrame, str, str]:
     frame = sentences()
-    what = f"{len(frame):,} sentences of Python's own reference without its marks: which words are code, which emphasised?"
+    what = (
+        f"{len(frame):,} sentences of Python's own reference without its marks: which words are code, which emphasised?"
+    )
     return frame, "tags", what
 
 

@@ -38,6 +38,7 @@ TINY: JSON = {
     },
 }
 
+
 class Options(BaseModel):
     """The `options:` block of text/encoder-classify."""
 

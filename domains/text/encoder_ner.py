@@ -5,7 +5,7 @@ Devlin et al. 2019, arXiv 1810.04805, section 5.3. Answers are the most probable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -55,7 +55,9 @@ class WordPieces:
         """Of each sentence, of each word, the token numbers: at least one, and no more than a window holds."""
         for start in range(0, len(sentences), _AT_ONCE):
             part = sentences[start : start + _AT_ONCE]
-            encoded = self.tokenizer.tokenizer.encode_batch([" ".join(words) for words in part], add_special_tokens=False)
+            encoded = self.tokenizer.tokenizer.encode_batch(
+                [" ".join(words) for words in part], add_special_tokens=False
+            )
             for words, found in zip(part, encoded, strict=True):
                 by_word = _by_word(words, found.ids, found.offsets)
                 yield [(each or [self.unknown])[: self.room] for each in by_word]
@@ -88,7 +90,11 @@ def spans(sizes: Sequence[int], room: int) -> list[tuple[int, int, int, int]]:
             back -= 1
         start = back
     # Where two windows share words, each owns the half that is farther from its own edge.
-    borders = [0, *((later[0] + earlier[1] + 1) // 2 for earlier, later in zip(windows, windows[1:], strict=False)), num_words]
+    borders = [
+        0,
+        *((later[0] + earlier[1] + 1) // 2 for earlier, later in pairwise(windows)),
+        num_words,
+    ]
     return [(*window, borders[at], borders[at + 1]) for at, window in enumerate(windows)]
 
 

@@ -38,7 +38,9 @@ def word_features(classes: Sequence[str]) -> Baseline:
         hasher = FeatureHasher(NUM_FEATURES, input_type="string", alternate_sign=False)
         # Averaged stochastic descent: hundreds of thousands of words would take a batch solver minutes.
         model = SGDClassifier(loss="log_loss", alpha=1e-5, max_iter=20, average=True, tol=None, random_state=0)
-        model.fit(hasher.transform(features(train.column("words"))), np.concatenate(list(map(np.array, train.target()))))
+        model.fit(
+            hasher.transform(features(train.column("words"))), np.concatenate(list(map(np.array, train.target())))
+        )
         known = [str(name) for name in model.classes_]
 
         def answer(rows: Any) -> Predictions:

@@ -155,7 +155,11 @@ def _read_table(data: Any, request: Request) -> Reading:
     notices = list(reading.notices)
     words_name, words = _words_of(frame, request, where, bad, notices)
     target = _target(frame, request, where)
-    tags = None if target is None else [_listed(cell, i, f"column {target!r}", bad) for i, cell in enumerate(frame[target])]
+    tags = (
+        None
+        if target is None
+        else [_listed(cell, i, f"column {target!r}", bad) for i, cell in enumerate(frame[target])]
+    )
     columns: dict[str, Any] = {"words": as_objects(words)}
     for name in (request.group, request.order):
         if name is not None and (request.facts is None or name in frame.columns):

@@ -73,7 +73,9 @@ def test_other_notations_are_read_as_bio_and_said(written, read, said):
 
 def test_well_formed_tags_stay_as_they_are_in_silence():
     assert tags.settled([["O", "B-creative-work", "I-creative-work"], ["O"]]).notices == ()
-    assert tags.settled([["O", "B-creative-work", "I-creative-work"]]).tags == [("O", "B-creative-work", "I-creative-work")]
+    assert tags.settled([["O", "B-creative-work", "I-creative-work"]]).tags == [
+        ("O", "B-creative-work", "I-creative-work")
+    ]
 
 
 def test_what_is_no_tag_makes_its_sentence_unusable_with_the_word():
@@ -88,10 +90,15 @@ def test_what_is_no_tag_makes_its_sentence_unusable_with_the_word():
 
 def test_scores_are_those_of_seqeval():
     truth = tags.settled(random_tags(200, seed=3)).tags
-    answers = [a if i % 3 else t for i, (t, a) in enumerate(zip(truth, tags.settled(random_tags(200, seed=4)).tags, strict=True))]
+    answers = [
+        a if i % 3 else t
+        for i, (t, a) in enumerate(zip(truth, tags.settled(random_tags(200, seed=4)).tags, strict=True))
+    ]
     answers = [(a * 20)[: len(t)] for t, a in zip(truth, answers, strict=True)]
     answers = tags.settled(answers).tags
-    found = {m.name: point(m, objects(truth), Predictions.of_tags(answers, CLASSES)) for m in tags.entity_metrics(CLASSES)}
+    found = {
+        m.name: point(m, objects(truth), Predictions.of_tags(answers, CLASSES)) for m in tags.entity_metrics(CLASSES)
+    }
     lists = [[list(row) for row in rows] for rows in (truth, answers)]
     assert found["entity_f1"] == pytest.approx(f1_score(*lists))
     assert found["precision"] == pytest.approx(precision_score(*lists))
@@ -142,7 +149,7 @@ def test_a_conll_file_is_read_with_tabs_between_sentences_documents_and_strange_
         "a\u2028b NN x O\r\n\r\nlast NN x I-loc".encode()
     )
     reading = tagged.read(path, NER)
-    assert [row for row in reading.table.column("words")] == [("EU", "rejects"), ("#tag",), ("a\u2028b",), ("last",)]
+    assert list(reading.table.column("words")) == [("EU", "rejects"), ("#tag",), ("a\u2028b",), ("last",)]
     assert reading.table.target().tolist() == [("B-org", "O"), ("O",), ("O",), ("B-loc",)]
     assert reading.table.column("document").tolist() == [1, 1, 2, 2]
     assert any("begin with I-TYPE" in notice for notice in reading.notices)
@@ -282,7 +289,9 @@ def test_copies_of_a_sentence_and_sentences_of_a_document_stay_together(tmp_path
     split = make_split(tagged.keys(table, "ner", NER, fast=False), len(table), seed=0)
     texts = table.column("text")
     parts = [set(texts.iloc[getattr(split, name)]) for name in ("train", "valid", "test")]
-    assert not (parts[0] & parts[1] or parts[0] & parts[2] or parts[1] & parts[2])
+    assert not (parts[0] & parts[1])
+    assert not (parts[0] & parts[2])
+    assert not (parts[1] & parts[2])
     lines = [line for k in range(30) for line in ("-DOCSTART- O", "", f"Anna{k} B-per", "", f"runs{k} O", "")]
     (tmp_path / "x.conll").write_text("\n".join(lines))
     table = tagged.read(tmp_path / "x.conll", NER).table
