@@ -36,6 +36,7 @@ from trainers.distributed import Ranks, shard
 from trainers.errors import DataError, InterruptedByUser, StoppedError, UsageError, ZooError
 from trainers.feed import Ahead, Drawn, Feed, total_counts
 from trainers.guard import LossReader, should_skip
+from trainers.heap import kept_heap
 from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
 from trainers.meter import Meter
@@ -116,6 +117,7 @@ def train(
     model.train()
     with (
         snapshots,
+        kept_heap(device),
         Ahead(drawn) as ahead,
         matmul_precision(settings.precision, machine),
         rare_collections() as collect,

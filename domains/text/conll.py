@@ -114,7 +114,7 @@ def _is_blank(line: str) -> bool:
 
 
 def _is_remark(line: str) -> bool:
-    """Whether a line is "# text = ...", as CoNLL-U has it; a word of tweets may begin with # as well, but has its tag behind a tab."""
+    """Whether a line is "# text = ...", as in CoNLL-U. A word may begin with # too, but its tag is behind a tab."""
     return line.startswith("# ") and "\t" not in line and " = " in line
 
 
