@@ -48,7 +48,7 @@ from trainers.settings import Gradient
 TARGET_RATIO = 1.3
 TOLERANCE = 0.01
 """Of accuracy: about one standard error of it on 1,100 validation rows."""
-WARM_UP_STEPS, PROBE_STEPS = 2, 10
+WARM_UP_STEPS, PROBE_STEPS = 2, 6
 PROBED_ROWS, PROBED_ATTENTION = (4, 8, 16, 32), ("sdpa", "eager")
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from domains.shared.delimited import as_utf8
+from domains.shared.roles import PARTS
 from trainers.errors import DataError
 
 SUFFIXES = (".conll", ".conll2003", ".iob", ".iob2", ".bio", ".bioes", ".txt", ".tsv", ".tags")
 """In the order in which a folder is searched for them."""
-PARTS = {"train": "train", "dev": "valid", "valid": "valid", "validation": "valid", "testa": "valid", "val": "valid"}
-PARTS |= {"test": "test", "testb": "test", "eval": "test"}
+NAMES = {**PARTS, "testa": "valid", "testb": "test", "eval": "test"}
+"""Part by the name of a file."""
 DOCUMENT = "-DOCSTART-"
 _HEAD_LINES, _MOST_COLUMNS = 200, 10
 
@@ -59,7 +60,7 @@ def files_of(folder: Path) -> dict[str, Path]:
     for path in sorted(folder.iterdir()):
         name = path.name.lower().split(".")[0]
         suffix = next((s.lower() for s in reversed(path.suffixes) if s.lower() != ".gz"), "")
-        part = PARTS.get(name) or PARTS.get(name.replace("-", "_").split("_")[-1])
+        part = NAMES.get(name) or NAMES.get(name.replace("-", "_").split("_")[-1])
         if part is None or suffix not in SUFFIXES or not path.is_file():
             continue
         if part in found:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameTable, choose_column, read_frame
+from domains.shared.roles import keep_split_columns
 from domains.text import conll
 from domains.text.copies import NEAR, RUN, copy_groups
 from domains.text.tag_baselines import all_outside, word_features
@@ -161,14 +162,8 @@ def _read_table(data: Any, request: Request) -> Reading:
         else [_listed(cell, i, f"column {target!r}", bad) for i, cell in enumerate(frame[target])]
     )
     columns: dict[str, Any] = {"words": as_objects(words)}
-    for name in (request.group, request.order):
-        if name is not None and (request.facts is None or name in frame.columns):
-            columns.setdefault(name, frame[choose_column(frame, name, where, "--group or --order")])
+    keep_split_columns(columns, frame, request, where=where, target=target)
     said = "the column 'split' says which row goes where"
-    if "split" in frame.columns:
-        named = frame["split"].astype(str).str.strip().str.lower()
-        if named.isin(list(conll.PARTS)).all() and named.nunique() > 1:
-            columns["split"] = named.map(conll.PARTS)
     id_column = request.id_column or ("id" if "id" in frame.columns and frame["id"].is_unique else None)
     context = {"words": words_name, "tags": target or "", "id_column": id_column, "parts": said}
     ids = None if id_column not in frame.columns else frame[id_column].astype(str).tolist()
