@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from domains.contract import Facts
+from domains.shared.weights import random_shape
 from domains.text import encoder_weights as encoders
 from domains.text.estimates import cropping_notes, encoder_estimates
 from domains.text.tokens import TextTokenizer, of_words
@@ -81,7 +82,7 @@ def load(plan: Plan, folder: Path) -> GradientLearner:
 def _statistics(plan: Plan, train: Any) -> JSON:
     """Everything fitted or read: outcome, architecture, tokenizer."""
     spec, config = plan.options["weights"], encoders.read_config(plan.options["weights"])
-    is_random = encoders.random_shape(spec) is not None
+    is_random = random_shape(spec) is not None
     tokenizer = of_words(list(train.column("text"))) if is_random else encoders.load_tokenizer(spec, config)
     outcome = fit_outcome(train.target(), plan.facts["classes"], plan.options["class_weights"])
     return {"config": config, "outcome": outcome.as_json(), **tokenizer.as_json()}

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from domains.contract import Facts
+from domains.shared.weights import random_notes, random_shape
 from domains.text import encoder_weights as encoders
-from domains.text.estimates import encoder_estimates, random_notes
+from domains.text.estimates import encoder_estimates
 from domains.text.pieces import Window, WordPieces
 from domains.text.tags import best_tags
 from domains.text.tokens import TextTokenizer, of_words
@@ -73,7 +74,7 @@ def load(plan: Plan, folder: Path) -> GradientLearner:
 def _statistics(plan: Plan, train: Any) -> JSON:
     """Everything fitted or read: tags, architecture, tokenizer."""
     spec, config = plan.options["weights"], encoders.read_config(plan.options["weights"])
-    is_random = encoders.random_shape(spec) is not None
+    is_random = random_shape(spec) is not None
     tokenizer = of_words(list(train.column("text"))) if is_random else encoders.load_tokenizer(spec, config)
     return {"config": config, "tags": list(plan.facts["classes"]), **tokenizer.as_json()}
 

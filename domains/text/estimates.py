@@ -6,8 +6,8 @@ import math
 from typing import Protocol
 
 from domains.contract import Facts
+from domains.shared.weights import random_notes, weights_facts
 from domains.text import encoder_weights as encoders
-from domains.text.encoder_weights import find, random_shape
 from trainers.contract import JSON
 from trainers.errors import UsageError
 from trainers.settings import Gradient
@@ -51,15 +51,8 @@ def encoder_estimates(facts: Facts, options: Sized, settings: Gradient, num_outp
         "num_steps": steps if settings.seconds is None else None,
         "flops_per_epoch": 6 * total * num_tokens(facts, options.max_tokens),
         "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
-        "weights": weights_facts(options.weights),
+        "weights": weights_facts(options.weights, encoders.find),
     }
-
-
-def weights_facts(spec: str) -> JSON:
-    """Id, revision and sha256 of the weights; the spec alone for random ones. Raises MissingError."""
-    if random_shape(spec):
-        return {"id": spec, "revision": "", "sha256": ""}
-    return {name: value for name, value in find(spec).reference().items() if name != "path"}
 
 
 def num_tokens(facts: Facts, max_tokens: int) -> int:
@@ -78,8 +71,3 @@ def cropping_notes(facts: Facts, spec: str, max_tokens: int) -> list[str]:
             f"tokens; texts are cropped after {max_tokens} (options.max_tokens), and training says how many"
         )
     return notes
-
-
-def random_notes(spec: str) -> list[str]:
-    """A warning where nothing was pretrained."""
-    return [f"{spec}: random weights, nothing pretrained; good for trying out only"] if random_shape(spec) else []
