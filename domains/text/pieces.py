@@ -112,9 +112,11 @@ def _by_word(words: Sequence[str], numbers: Sequence[int], offsets: Sequence[tup
     begins = [0, *accumulate(len(word) + 1 for word in words)][: len(words)]
     found: list[list[int]] = [[] for _ in words]
     for number, (begin, end) in zip(numbers, offsets, strict=True):
-        # By its last character: pieces of some tokenizers begin with the space before the word.
-        word = bisect_right(begins, max(begin, end - 1)) - 1
-        if end > begin and end - 1 < begins[word] + len(words[word]):
+        # By its last character: pieces of some tokenizers begin with the space before their word, or are that space.
+        at = max(begin, end - 1)
+        word = bisect_right(begins, at) - 1
+        word += at >= begins[word] + len(words[word])
+        if word < len(words):
             found[word].append(number)
     return found
 
