@@ -147,7 +147,7 @@ def test_a_word_longer_than_the_model_keeps_what_fits():
 
 def test_the_recipe_learns_on_random_weights_saves_and_answers_the_same_after_loading(tmp_path):
     table, test = sentences(), sentences(60, seed=1)
-    plan = plan_of(table)
+    plan = plan_of(table, train={"epochs": 14})
     learner = encoder_ner.build(plan)
     learner.fit(table.take(range(160)), table.take(range(160, 200)), quiet_watch(tmp_path))
     learner.save(tmp_path / "model")
