@@ -34,6 +34,7 @@ from trainers.distributed import Ranks
 from trainers.errors import InterruptedByUser, StoppedError, ZooError
 from trainers.feed import Ahead, Drawn, total_counts
 from trainers.guard import Reading, should_skip
+from trainers.heap import kept_heap
 from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
 from trainers.network import Network
@@ -68,6 +69,7 @@ def train(
     """
     given: Any = {"machine": machine, "seed": seed, "watch": watch, "snapshots": snapshots, "snapshot": snapshot}
     parts = make_parts(task, rows, settings, ranks=ranks, **given)
+    device = torch.device(machine.device)
     model, state, network, way, meter = task.model, parts.state, parts.network, parts.way, parts.meter
     steps_per_epoch = parts.feed.steps_per_epoch
     num_frozen_steps, is_frozen = round(settings.freeze_epochs * steps_per_epoch), False
@@ -75,10 +77,11 @@ def train(
     model.train()
     with (
         snapshots,
+        kept_heap(device),
         Ahead(parts.drawn) as ahead,
         matmul_precision(settings.precision, machine),
         rare_collections() as collect,
-        profiled(settings, watch, torch.device(machine.device)) as profile,
+        profiled(settings, watch, device) as profile,
         watched_activations(model, settings, watch) as look,
     ):
         while (ended := why_ended(state, parts.budget, settings)) is None:

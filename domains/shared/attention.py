@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from domains.shared.short_attention import MOST_TOKENS, ShortAttention
+
 NAME = "sdpa_fast_on_cpu"
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -45,6 +47,9 @@ def attended(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tenso
             states, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), bias, **options)
         return states.to(value.dtype), None
     bias = _as_bias(mask, torch.float32)
+    if key.shape[2] <= MOST_TOKENS:
+        scale = options.get("scaling") or key.shape[3] ** -0.5
+        return ShortAttention.apply(*(each.bfloat16() for each in (query, key, value)), bias, scale), None
     out: Tensor = MixedAttention.apply(*(each.bfloat16() for each in (query, key, value)), bias, options.get("scaling"))
     return out.transpose(1, 2).contiguous(), None
 

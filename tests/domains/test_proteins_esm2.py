@@ -19,7 +19,8 @@ from domains.proteins.esm2 import (
     tokens,
 )
 from domains.proteins.esm2_forward import can_walk
-from domains.proteins.esm2_weights import load_encoder, random_shape, read_config
+from domains.proteins.esm2_weights import load_encoder, read_config
+from domains.shared.weights import random_shape
 from trainers.errors import DataError, MissingError, UsageError
 from trainers.memory import checkpoint_activations
 
