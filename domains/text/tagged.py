@@ -108,7 +108,7 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 
 def _read_files(path: Path, request: Request) -> Reading:
     parts = conll.files_of(path) if path.is_dir() else {"": path}
-    if request.target is not None and request.target != FILE_TARGET:
+    if request.facts is None and request.target not in (None, FILE_TARGET):
         raise DataError(
             f"{path}: no column {request.target!r}. Files with one word a line have no names for columns: the last one is "
             f"the tag and is called {FILE_TARGET!r}. Leave --target out."
