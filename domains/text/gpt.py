@@ -60,6 +60,7 @@ class GPTConfig:
     logit_cap: float | None = 15.0
     z_loss: float = 0.0
     is_tied: bool = False
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.width % (2 * self.num_heads):
@@ -178,12 +179,15 @@ class Block(nn.Module):
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
         self.attention, self.feed_forward = Attention(config, config.has_values(layer)), FeedForward(config)
+        self.dropout = config.dropout
 
     def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Tensor | None, values_BTC: Tensor | None) -> Tensor:
         """(B, T, D)."""
-        x_BTD = x_BTD + self.attention(normed(x_BTD), rotation_2T1E, mask, values_BTC)
-        added_BTD: Tensor = self.feed_forward(normed(x_BTD))
-        return x_BTD + added_BTD
+        x_BTD = x_BTD + self._thinned(self.attention(normed(x_BTD), rotation_2T1E, mask, values_BTC))
+        return x_BTD + self._thinned(self.feed_forward(normed(x_BTD)))
+
+    def _thinned(self, x_BTD: Tensor) -> Tensor:
+        return functional.dropout(x_BTD, self.dropout, self.training) if self.dropout else x_BTD
 
 
 class GPT(nn.Module):
