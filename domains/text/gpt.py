@@ -40,6 +40,7 @@ class GPTConfig:
     windows: one letter a layer, repeated: S sees `short_window` positions, itself included, L all. The last layer is L.
     short_window: None means half of max_length.   max_length: positions at most.
     logit_cap: logits become cap * tanh(logits / cap) (Gemma Team 2024, arXiv 2408.00118, section 2); None: no cap.
+    dropout: share of what attention and feed-forward add that is left out in training (Srivastava et al. 2014).
     z_loss: weight of squared log-normalisers in `losses` (Chowdhery et al. 2022, arXiv 2204.02311, section 5: 1e-4).
     Raises ValueError where the numbers do not fit together.
     """
