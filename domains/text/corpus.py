@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,14 @@ def read(data: Any, request: Request) -> Reading:
     notices: list[str] = []
     sources = _sources(data, request, notices)
     total = sum(_size(source) for source in sources)
-    table = table_of(sources, total, {"shape": SHAPE})
+    named = [_named_part(source.name) for source in sources]
+    walls = {num for num in range(1, len(sources)) if named[num] != named[num - 1]}
+    table = table_of(sources, total, {"shape": SHAPE}, walls)
     if not len(table):
         raise DataError(f"{_name(data)}: there is no text in it.")
     parts = part_of_each(table)
     held_out = table.take(np.flatnonzero(parts != "train"))
-    table = CorpusTable(**{**vars(table), "context": {"shape": SHAPE, "held_out": _Hashes(held_out)}})
+    table = replace(table, context={"shape": SHAPE, "held_out": _Hashes(held_out)})
     return Reading(table, TASK, TARGET, (), tuple(notices))
 
 
@@ -69,7 +72,7 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     if isinstance(table, FrameTable):
         return Keys()
     given = part_of_each(table)
-    if named_parts(table):
+    if named_parts(table) is not None:
         because = "files or folders are called so"
     else:
         because = (

