@@ -124,6 +124,8 @@ def part_of_each(table: CorpusTable) -> np.ndarray:
         found[_last(table.num_bytes(), TEST_SHARE, np.inf)] = "test"
     if not (found == "valid").any():
         train = np.flatnonzero(found == "train")
+        if not len(train):
+            return found
         sizes = table.num_bytes()[train]
         share = VALID_SHARE / (1 - TEST_SHARE)
         found[train[_last(sizes, share, MOST_VALID_BYTES)]] = "valid"
