@@ -38,8 +38,8 @@ class Tokenizer:
     def trained_on(cls, train: Any, size: int) -> Tokenizer:
         """Merges of the most frequent neighbours in the training shards until there are `size` tokens (Sennrich et al.
         2016, arXiv 1508.07909, section 3.2), among them all 256 bytes and BOS; fewer where the text has no more."""
-        from tokenizers import Tokenizer as Inner
         from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+        from tokenizers import Tokenizer as Inner
 
         inner = Inner(models.BPE())
         as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -255,7 +255,9 @@ def _text_name(path: Path, texts: Mapping[str, str], every: Sequence[str] | Mapp
     wanted = request.columns.get("text")
     if wanted is not None:
         if wanted not in every:
-            raise DataError(f"{path}: no column {wanted!r}. Columns: {', '.join(every)}. Choose with --column text=NAME.")
+            raise DataError(
+                f"{path}: no column {wanted!r}. Columns: {', '.join(every)}. Choose with --column text=NAME."
+            )
         return wanted
     usual = next((name for name in USUAL_NAMES if name in texts), None)
     if not texts:

@@ -108,10 +108,14 @@ def bands_of(text: str) -> np.ndarray:
     runs = {" ".join(words[at : at + RUN]) for at in range(len(words) - RUN + 1)}
     if not runs:
         return np.empty(0, np.uint64)
-    hashes = np.array([int.from_bytes(hashlib.blake2b(run.encode(), digest_size=4).digest()) for run in runs], np.uint64)
+    hashes = np.array(
+        [int.from_bytes(hashlib.blake2b(run.encode(), digest_size=4).digest()) for run in runs], np.uint64
+    )
     factors, shifts = _permutations()
     minima = ((hashes[:, None] * factors + shifts) % _PRIME).min(axis=0).reshape(NUM_BANDS, ROWS_OF_BAND)
-    return np.array([int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest()) for row in minima], np.uint64)
+    return np.array(
+        [int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=8).digest()) for row in minima], np.uint64
+    )
 
 
 def _permutations() -> tuple[np.ndarray, np.ndarray]:

@@ -77,7 +77,9 @@ class Options(BaseModel):
         "exact", description="documents left out of training: copies of earlier or held-out ones"
     )
     quality: Literal["off", "gopher"] = Field("off", description="leave out documents by the rules of `dedupe.RULES`")
-    stride: int | None = Field(None, ge=1, description="tokens that a window of an evaluation scores; None: half a context")
+    stride: int | None = Field(
+        None, ge=1, description="tokens that a window of an evaluation scores; None: half a context"
+    )
     new_tokens: int = Field(128, ge=1, description="of a completion, at most")
     temperature: float = Field(0.8, ge=0, description="of a completion; 0: always the likeliest token")
     top_k: int | None = Field(50, ge=1, description="a completion draws from so many likeliest tokens")
@@ -112,7 +114,9 @@ def _epochs(settings: Gradient, size: Size) -> float | None:
 
 def build(plan: Plan) -> PretrainLearner:
     """A fresh learner; the tokenizer is trained when training starts."""
-    return PretrainLearner(GradientLearner(plan, lambda train: _statistics(plan, train), lambda *made: _task(plan, *made)))
+    return PretrainLearner(
+        GradientLearner(plan, lambda train: _statistics(plan, train), lambda *made: _task(plan, *made))
+    )
 
 
 def load(plan: Plan, folder: Path) -> PretrainLearner:

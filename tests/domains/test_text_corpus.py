@@ -47,7 +47,9 @@ def test_the_shards_of_a_file_are_the_file_cut_at_blank_lines(book):
     assert table.ids[:2].tolist() == ["book.txt:0", "book.txt:1"]
 
 
-@pytest.mark.parametrize("block", [b"abc\n\ndef", b"a long line without an end " * 9, "né".encode() * 9, "日本語".encode()])
+@pytest.mark.parametrize(
+    "block", [b"abc\n\ndef", b"a long line without an end " * 9, "né".encode() * 9, "日本語".encode()]
+)
 def test_a_cut_never_divides_a_character(block):
     at = shards.cut_of(block)
     assert 0 < at <= len(block)

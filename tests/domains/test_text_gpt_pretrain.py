@@ -226,7 +226,14 @@ def test_a_completion_ends_where_the_document_does():
         def forward(self, tokens):
             return functional.one_hot((tokens + 1) % 6, 6).float() * 50
 
-    settings = {"num_new": 9, "length": 4, "temperature": 1.0, "top_k": None, "seed": [0], "device": torch.device("cpu")}
+    settings = {
+        "num_new": 9,
+        "length": 4,
+        "temperature": 1.0,
+        "top_k": None,
+        "seed": [0],
+        "device": torch.device("cpu"),
+    }
     assert continued(Counting(), [0, 1], stop=5, **settings) == [2, 3, 4]
     assert len(continued(Counting(), [0, 1], stop=9, **settings)) == 9
 
@@ -283,7 +290,9 @@ def facts_of(num_bytes):
 
 
 def test_the_formula_counts_the_parameters_of_the_model():
-    for options in (Options(depth=3, width=64, head_size=16, kv_heads=2), Options(depth=2, width=32, head_size=8, feed_forward="swiglu", is_tied=True, value_embeddings=False)):
+    grouped = Options(depth=3, width=64, head_size=16, kv_heads=2)
+    tied = Options(depth=2, width=32, head_size=8, feed_forward="swiglu", is_tied=True, value_embeddings=False)
+    for options in (grouped, tied):
         config = size_of(facts_of(1e6), options).config
         model = gpt.GPT(config)
         assert num_parameters(config) == sum(parameter.numel() for parameter in model.parameters())
@@ -320,4 +329,3 @@ def test_short_documents_are_packed_and_long_texts_are_not():
     long = Facts("text", "generation", "bytes", 200, (), {"total_bytes": 1e6, "mean_document_bytes": 1e6})
     assert not gpt_pretrain.packs(long, Options())
     assert gpt_pretrain.packs(long, Options(packing="documents"))
-
