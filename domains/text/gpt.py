@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from domains.text.operations import attended, normed, rotated, rotation, squared_relu
+from domains.text.operations import Mask, attended, document_blocks, normed, rotated, rotation, squared_relu
 from trainers.contract import Role
 
 IGNORED = -100
@@ -99,14 +99,17 @@ class GPTConfig:
         return self.value_embeddings and (self.depth - 1 - layer) % 2 == 0
 
 
-def mask_of(num_positions: int, window: int, documents_BT: Tensor | None, device: torch.device) -> Tensor | None:
+def mask_of(num_positions: int, window: int, documents_BT: Tensor | None, device: torch.device) -> Mask:
     """What each position (row) may look at (column): (T, T), or (B, 1, T, T) with documents; None: all up to itself.
+    On CUDA documents give the blocks of FlexAttention, which skips what no position of a block sees.
 
     documents_BT: numbers that differ between the documents packed into a row. Positions need not restart with them:
     rotation knows distances only, and no distance reaches into another document.
     """
     if documents_BT is None and window >= num_positions:
         return None  # the fast path: a causal kernel needs no mask and computes half
+    if documents_BT is not None and device.type == "cuda":
+        return document_blocks(documents_BT, window)
     at = torch.arange(num_positions, device=device)
     back_TT = at[:, None] - at
     is_seen_TT = (back_TT >= 0) & (back_TT < window)
@@ -137,7 +140,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width, bias=False)
         self.gate = nn.Linear(min(GATE_INPUTS, width), config.kv_heads, bias=False) if has_values else None
 
-    def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Tensor | None, values_BTC: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Mask, values_BTC: Tensor | None) -> Tensor:
         """(B, T, D). x: normalised.   values: (B, T, K * E) embeddings, where the layer has them."""
         config = self.config
         every_BTC = functional.linear(x_BTD, torch.cat([self.query_DD, self.key_CD, self.value_CD]))
@@ -182,7 +185,7 @@ class Block(nn.Module):
         self.attention, self.feed_forward = Attention(config, config.has_values(layer)), FeedForward(config)
         self.dropout = config.dropout
 
-    def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Tensor | None, values_BTC: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Mask, values_BTC: Tensor | None) -> Tensor:
         """(B, T, D)."""
         x_BTD = x_BTD + self._thinned(self.attention(normed(x_BTD), rotation_2T1E, mask, values_BTC))
         return x_BTD + self._thinned(self.feed_forward(normed(x_BTD)))

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 NORM_EPS = 1e-6
 """Said, because torch's own depends on the number format: 0.008 in bfloat16."""
 EXACT = (torch.float32, torch.float64)
+Mask = Tensor | BlockMask | None
 
 
 def normed(x: Tensor) -> Tensor:
@@ -95,11 +97,27 @@ def rotated(x_BTHE: Tensor, rotation_2T1E: Tensor) -> Tensor:
     return torch.stack([first * cosine - second * sine, second * cosine + first * sine], dim=-1).flatten(-2)
 
 
-def attended(query_BTHE: Tensor, key_BTKE: Tensor, value_BTKE: Tensor, mask: Tensor | None) -> Tensor:
+def document_blocks(documents_BT: Tensor, window: int) -> BlockMask:
+    """Which blocks of positions FlexAttention must look at: each sees its own document, up to itself, `window` back."""
+
+    def is_seen(row: Tensor, head: Tensor, at: Tensor, back: Tensor) -> Tensor:
+        is_near: Tensor = (at >= back) & (at - back < window)
+        return is_near & (documents_BT[row, at] == documents_BT[row, back])
+
+    num_rows, length = documents_BT.shape
+    return create_block_mask(is_seen, num_rows, None, length, length, device=documents_BT.device)
+
+
+def attended(query_BTHE: Tensor, key_BTKE: Tensor, value_BTKE: Tensor, mask: Mask) -> Tensor:
     """(B, T, H, E): every query's mean of the values it may see, by the softmax of its products with their keys.
 
-    mask: True where it may; None: all up to itself.   K may divide H.
+    mask: True where it may; blocks go to FlexAttention (Dong et al. 2024, arXiv 2412.05496); None: all up to itself.
+    K may divide H.
     """
+    if isinstance(mask, BlockMask):
+        inputs = [each.transpose(1, 2) for each in (query_BTHE, key_BTKE, value_BTKE.to(query_BTHE.dtype))]
+        found_BHTE = flex_attention(*inputs, block_mask=mask, enable_gqa=key_BTKE.size(2) != query_BTHE.size(2))
+        return found_BHTE.transpose(1, 2)  # type: ignore[union-attr]
     is_on_cpu = query_BTHE.device.type == "cpu"
     if is_on_cpu and query_BTHE.dtype not in EXACT:
         query_BTHE, key_BTKE = query_BTHE.float(), key_BTKE.float()

@@ -1,6 +1,7 @@
 """Our GPT against closed forms and float64: what each part and each option does, and that all of it learns."""
 
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from domains.text.gpt import GPT, IGNORED, GPTConfig, losses, mask_of, roles
-from domains.text.operations import attended, normed, rotated, rotation, squared_relu
+from domains.text.operations import attended, document_blocks, normed, rotated, rotation, squared_relu
 from trainers.contract import Batch, Plan
 from trainers.gradient import GradientLearner
 
@@ -84,6 +85,17 @@ def test_documents_packed_into_a_row_come_out_as_if_they_were_alone(windows):
 
 
 # --- parts ---
+
+
+@pytest.mark.parametrize(("window", "kv_heads"), [(16, 4), (5, 2)])
+def test_blocks_of_documents_give_what_the_mask_of_documents_gives(window, kv_heads):
+    query, key, value = (torch.randn(2, 16, heads, 8) for heads in (4, kv_heads, kv_heads))
+    documents = torch.tensor([[0] * 5 + [1] * 11, [0] * 7 + [1] * 2 + [-1] * 7])
+    mask = mask_of(16, window, documents, documents.device)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on a CPU it is meant to be compiled
+        found = attended(query, key, value, document_blocks(documents, window))
+    torch.testing.assert_close(found, attended(query, key, value, mask))
 
 
 def test_rotated_queries_and_keys_know_distances_only():
