@@ -80,7 +80,7 @@ class Race:
         probe = self._fit({**values, "train.lr": rate, "train.steps": PROBE_STEPS}, seed)[1]
         cost = (probe.laps[-1] - probe.laps[WARM_STEPS]) / (len(probe.laps) - 1 - WARM_STEPS)
         steps = max(PROBE_STEPS, round(self.seconds / cost))
-        learner, watch, spent = self._fit({**values, "train.lr": rate, "train.steps": steps}, seed)
+        learner, _, spent = self._fit({**values, "train.lr": rate, "train.steps": steps}, seed)
         scores = {name: self._score(learner, name) for name in ("valid", "test")}
         return {**scores, "steps": steps, "cpu_seconds": spent}
 
@@ -117,7 +117,9 @@ def compete(race: Race, arguments: argparse.Namespace) -> None:
         for name in ("valid", "test"):
             values = [one[name] for one in each]
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            print(f"{side}: {name} {statistics.mean(values):.4f} bits per byte (deviation {spread:.4f}, {len(values)} seeds)")
+            print(
+                f"{side}: {name} {statistics.mean(values):.4f} bits per byte (deviation {spread:.4f}, {len(values)} seeds)"
+            )
 
 
 def main() -> None:

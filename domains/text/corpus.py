@@ -295,24 +295,34 @@ class _Hashes:
 def _prompts(data: Any, request: Request) -> Reading:
     """One prompt a row: lines of a text file, or a column of a table called prompt, text, or the only one with text."""
     suffix = "" if isinstance(data, pd.DataFrame) else Path(data).suffix.lower()
-    if isinstance(data, pd.DataFrame) or suffix in (*FRAME_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES):
-        names = read_frame(data).frame.columns
-        column = next((name for name in ("prompt", "text") if name in names), None)
-        columns = {"text": column, **request.columns} if column else dict(request.columns)
-        raw = read_raw(data, Request(id_column=request.id_column, columns=columns))
-        texts = raw.frame[raw.text].tolist()
-        ids = [str(i) for i in range(len(texts))] if raw.id_column is None else raw.frame[raw.id_column].astype(str)
-        places, notices = raw.reading.places, (*raw.reading.notices, *raw.notices)
-    else:
-        path = Path(data)
-        if not path.is_file():
-            raise DataError(f"{path}: no such file. Prompts are one line each of a text file, or rows of a table.")
-        encoding = _encoding(path, [])
-        texts = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding).split("\n")
-        texts = [text.rstrip("\r") for text in (texts[:-1] if texts[-1] == "" else texts)]
-        ids, notices = [str(i) for i in range(len(texts))], ()
-        places = [f"{path.name} line {i + 1}" for i in range(len(texts))]
+    is_table = isinstance(data, pd.DataFrame) or suffix in (*FRAME_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
+    ids, texts, places, notices = (_rows_of if is_table else _lines_of)(data, request)
     bad = [BadRow(i, places[i], "no prompt") for i, text in enumerate(texts) if not str(text).strip()]
     frame = pd.DataFrame({"text": np.array(texts, dtype=object)})
     table = FrameTable(frame, np.array(ids, dtype=object), None, {"shape": SHAPE, "prompts": True})
     return Reading(table, TASK, None, tuple(bad), tuple(notices))
+
+
+_Prompts = tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str]]
+"""Ids, texts, places, notices."""
+
+
+def _rows_of(data: Any, request: Request) -> _Prompts:
+    names = read_frame(data).frame.columns
+    column = next((name for name in ("prompt", "text") if name in names), None)
+    columns = {"text": column, **request.columns} if column else dict(request.columns)
+    raw = read_raw(data, Request(id_column=request.id_column, columns=columns))
+    texts = raw.frame[raw.text].tolist()
+    ids = list(map(str, range(len(texts)) if raw.id_column is None else raw.frame[raw.id_column]))
+    return ids, texts, raw.reading.places, (*raw.reading.notices, *raw.notices)
+
+
+def _lines_of(data: Any, request: Request) -> _Prompts:
+    path, notices = Path(data), list[str]()
+    if not path.is_file():
+        raise DataError(f"{path}: no such file. Prompts are one line each of a text file, or rows of a table.")
+    encoding = _encoding(path, notices)
+    texts = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding).split("\n")
+    texts = [text.rstrip("\r") for text in (texts[:-1] if texts[-1] == "" else texts)]
+    places = [f"{path.name} line {number}" for number in range(1, len(texts) + 1)]
+    return [str(at) for at in range(len(texts))], texts, places, notices

@@ -181,15 +181,24 @@ class CorpusTask:
     couples_rows = False
     min_rows = 1
 
+    model: nn.Module
+
     def __init__(self, model: gpt.GPT, tokenizer: Tokenizer, options: Options, *, packs: bool, seed: int) -> None:
-        self.model, self.tokenizer, self.options, self.packs, self.seed = model, tokenizer, options, packs, seed
+        self.model, self.network, self.tokenizer, self.options, self.packs, self.seed = (
+            model,
+            model,
+            tokenizer,
+            options,
+            packs,
+            seed,
+        )
         self.length = model.config.max_length
         self.left_out: JSON = {}
         self.store: TokenStore | None = None
         self.rows: packing.Rows | None = None
 
     def roles(self) -> Mapping[str, Role]:
-        return gpt.roles(self.model)
+        return gpt.roles(self.network)
 
     def examples(self, train: Any, folder: Path) -> Sequence[int]:
         rule = f"{self.options.dedupe}/{self.options.quality}"
@@ -202,8 +211,9 @@ class CorpusTask:
         self.rows = packing.packed(*spans, self.length)
         return range(len(self.rows))
 
-    def sizes(self, examples: Sequence[int]) -> None:
-        """All rows are as long."""
+    def sizes(self, examples: Sequence[int]) -> Sequence[int] | None:
+        """None: all rows are as long."""
+        return None
 
     def draw(self, examples: Sequence[int], rngs: Sequence[np.random.Generator]) -> Batch:
         if self.rows is not None:
@@ -241,8 +251,9 @@ class CorpusTask:
         tokens, targets, documents = inputs
         return gpt.losses(model(tokens, documents), targets, self.options.z_loss)
 
-    def row_sizes(self, rows: Any) -> None:
-        """Shards are about as long."""
+    def row_sizes(self, rows: Any) -> Sequence[int] | None:
+        """None: shards are about as long."""
+        return None
 
     def collate(self, rows: Any) -> Any:
         """Prompts as texts; of shards, (tokens, how many of them are context) of each document."""

@@ -38,7 +38,8 @@ class Piece(NamedTuple):
 class Source(Protocol):
     """One file (or frame) of a corpus."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def pieces(self, num: int, size: int) -> Iterator[Piece]:
         """The whole source in order, in pieces of about `size` bytes. num: what it calls itself in the pieces."""
@@ -162,7 +163,7 @@ class ParquetFile:
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(self.path) as file:
-            skipped, groups = start, []
+            skipped, groups = start, list[int]()
             for group in range(file.num_row_groups):
                 num_rows = file.metadata.row_group(group).num_rows
                 if not groups and skipped >= num_rows:
@@ -283,13 +284,13 @@ class CorpusTable:
         """(rows,) float64 UTF-8 bytes of each shard's documents. Raises DataError without a target."""
         if not self.has_target:
             raise DataError("these shards come without their number of bytes.")
-        found: np.ndarray = self.num_bytes()
-        return found
+        return self.num_bytes()
 
     def num_bytes(self) -> np.ndarray:
         """(rows,) float64 UTF-8 bytes of each shard."""
         totals = np.concatenate([[0], np.cumsum(self.pieces[:, 3])])
-        return (totals[self.bounds[self.chosen + 1]] - totals[self.bounds[self.chosen]]).astype(np.float64)
+        found: np.ndarray = totals[self.bounds[self.chosen + 1]] - totals[self.bounds[self.chosen]]
+        return found.astype(np.float64)
 
     def fingerprint(self) -> str:
         """What identifies these shards: names and offsets."""
@@ -300,8 +301,10 @@ class CorpusTable:
 
     def _pieces(self, position: int) -> Iterator[Piece]:
         shard = int(self.chosen[position])
-        for row in self.pieces[self.bounds[shard] : self.bounds[shard + 1]].tolist():
-            yield Piece(*row[:4], bool(row[4]))
+        for source, start, stop, num_bytes, continues in self.pieces[
+            self.bounds[shard] : self.bounds[shard + 1]
+        ].tolist():
+            yield Piece(source, start, stop, num_bytes, bool(continues))
 
 
 def table_of(
