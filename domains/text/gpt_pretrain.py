@@ -26,6 +26,7 @@ from domains.text.generation import continued
 from domains.text.scale import GOOD_EPOCHS, Size, size_of
 from domains.text.token_store import TokenStore, opened
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role, Watch
+from trainers.errors import UsageError
 from trainers.gradient import CHECKPOINTS, GradientLearner
 from trainers.settings import Gradient
 
@@ -86,8 +87,11 @@ class Options(BaseModel):
 
 
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
-    """Estimates from the bytes of the corpus. Raises ValueError where the shape does not fit together."""
-    size = size_of(facts, options)
+    """Estimates from the bytes of the corpus. Raises UsageError where the shape does not fit together."""
+    try:
+        size = size_of(facts, options)
+    except ValueError as error:
+        raise UsageError(f"options: {error}") from None
     config = size.config
     examples = max(1, int(size.tokens / config.max_length))
     steps = settings.steps or math.ceil((settings.epochs or GOOD_EPOCHS) * examples / settings.batch_size)

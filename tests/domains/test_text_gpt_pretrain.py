@@ -20,6 +20,9 @@ from domains.text.generation import continued, drawn
 from domains.text.gpt_pretrain import CorpusTask, Options
 from domains.text.scale import num_parameters, size_of
 from domains.text.token_store import MARKER, opened
+from trainers.contract import Machine
+from trainers.errors import UsageError
+from trainers.settings import Gradient
 
 WORDS = ["ship", "sea", "wind", "sails", "harbour", "captain", "storm", "light", "rope", "deck"]
 
@@ -306,6 +309,19 @@ def test_larger_corpora_get_larger_models_and_vocabularies():
     assert sizes[-1].config.depth == 24
     assert "few for its size" in sizes[1].note(4.0)
     assert size_of(facts_of(1e6), Options(depth=6)).config.width == 384
+
+
+def test_a_shape_that_cannot_be_is_refused_before_training():
+    with pytest.raises(UsageError, match="num_kv_heads 3"):
+        gpt_pretrain.plan(facts_of(1e6), Options(kv_heads=3, head_size=64), Gradient(), Machine())
+
+
+def test_a_plan_says_how_far_from_compute_optimal_it_is():
+    found = gpt_pretrain.plan(facts_of(1e6), Options(), Gradient(epochs=4, batch_size=8), Machine())
+    assert "the rule is 20" in found["notes"][0]
+    assert found["num_steps"] == 4 * 1562 // 8 + 1
+    seconds = gpt_pretrain.plan(facts_of(1e6), Options(), Gradient(seconds=300), Machine())
+    assert seconds["num_steps"] is None
 
 
 def test_the_folder_of_a_random_model_gives_its_logits_and_its_tokens(tmp_path, tokenizer):
