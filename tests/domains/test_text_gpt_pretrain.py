@@ -319,7 +319,7 @@ def test_a_shape_that_cannot_be_is_refused_before_training():
 def test_a_plan_says_how_far_from_compute_optimal_it_is():
     found = gpt_pretrain.plan(facts_of(1e6), Options(), Gradient(epochs=4, batch_size=8), Machine())
     assert "the rule is 20" in found["notes"][0]
-    assert found["num_steps"] == 4 * 1562 // 8 + 1
+    assert found["num_steps"] == 4 * 1562 // 8
     seconds = gpt_pretrain.plan(facts_of(1e6), Options(), Gradient(seconds=300), Machine())
     assert seconds["num_steps"] is None
 
