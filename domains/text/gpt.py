@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from domains.text.operations import Mask, attended, document_blocks, normed, rotated, rotation, squared_relu
+from domains.text.operations import Mask, attended, document_blocks, normed, rotated, rotation, squared_relu, thinned
 from trainers.contract import Role
 
 IGNORED = -100
@@ -40,7 +40,7 @@ class GPTConfig:
     windows: one letter a layer, repeated: S sees `short_window` positions, itself included, L all. The last layer is L.
     short_window: None means half of max_length.   max_length: positions at most.
     logit_cap: logits become cap * tanh(logits / cap) (Gemma Team 2024, arXiv 2408.00118, section 2); None: no cap.
-    dropout: share of what attention and feed-forward add that is left out in training (Srivastava et al. 2014).
+    dropout: share of the channels of what attention and feed-forward add that is left out in training.
     z_loss: weight of squared log-normalisers in `losses` (Chowdhery et al. 2022, arXiv 2204.02311, section 5: 1e-4).
     Raises ValueError where the numbers do not fit together.
     """
@@ -191,7 +191,7 @@ class Block(nn.Module):
         return x_BTD + self._thinned(self.feed_forward(normed(x_BTD)))
 
     def _thinned(self, x_BTD: Tensor) -> Tensor:
-        return functional.dropout(x_BTD, self.dropout, self.training) if self.dropout else x_BTD
+        return thinned(x_BTD, self.dropout) if self.dropout and self.training else x_BTD
 
 
 class GPT(nn.Module):
