@@ -174,9 +174,9 @@ def attended(query_BTHE: Tensor, key_BTKE: Tensor, value_BTKE: Tensor, mask: Mas
         found_BHTE = flex_attention(*inputs, block_mask=mask, enable_gqa=key_BTKE.size(2) != query_BTHE.size(2))
         return found_BHTE.transpose(1, 2)  # type: ignore[union-attr]
     is_on_cpu = query_BTHE.device.type == "cpu"
-    if is_on_cpu and torch.is_grad_enabled() and multiplies_in_bf16() and query_BTHE.size(1) <= SHORT:
-        if key_BTKE.size(2) == query_BTHE.size(2):
-            return attended_short(query_BTHE.bfloat16(), key_BTKE.bfloat16(), value_BTKE.bfloat16(), mask)
+    is_short = query_BTHE.size(1) <= SHORT and key_BTKE.size(2) == query_BTHE.size(2)
+    if is_on_cpu and is_short and torch.is_grad_enabled() and multiplies_in_bf16():
+        return attended_short(query_BTHE.bfloat16(), key_BTKE.bfloat16(), value_BTKE.bfloat16(), mask)
     if is_on_cpu and query_BTHE.dtype not in EXACT:
         query_BTHE, key_BTKE = query_BTHE.float(), key_BTKE.float()
     with torch.autocast("cpu", enabled=False) if is_on_cpu else contextlib.nullcontext():
