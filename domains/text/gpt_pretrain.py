@@ -70,7 +70,9 @@ class Options(BaseModel):
     is_tied: bool = Field(False, description="one table for embedding and head")
     logit_cap: float | None = Field(15.0, gt=0)
     z_loss: float = Field(0.0, ge=0)
-    dropout: float = Field(0.0, ge=0, lt=1, description="of what every layer adds; for many passes over little text")
+    dropout: float | None = Field(
+        None, ge=0, lt=1, description="of what a layer adds; None: 0.1 where text is scarce, else 0"
+    )
     packing: Literal["auto", "documents", "stream"] = Field(
         "auto", description="documents: short ones share a row, masked; stream: windows anywhere in the running text"
     )

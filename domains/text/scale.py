@@ -3,7 +3,7 @@ compute-optimal."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from domains.contract import Facts
@@ -18,6 +18,8 @@ VOCABULARIES = ((4 << 20, 1024), (64 << 20, 4096), (1 << 30, 8192), (16 << 30, 1
 tinyshakespeare, the last is the usual one, those between are guesses."""
 BYTES_PER_TOKEN = {1024: 2.5, 4096: 3.4, 8192: 3.8, 16384: 4.2, 32768: 4.5}
 """Of English prose; only the plan's estimates need it."""
+DROPOUT = 0.1
+"""Where the corpus is too small for the model, so that it is read many times; a corpus that is large enough needs none."""
 LEAST_DEPTH, MOST_DEPTH = 4, 24
 """Four layers are cheap and better than fewer even where a corpus is too small for them by the rule of 20 tokens."""
 
@@ -49,9 +51,13 @@ def size_of(facts: Facts, options: Any) -> Size:
     vocabulary = options.vocabulary or next(size for below, size in VOCABULARIES if num_bytes < below)
     nearest = min(BYTES_PER_TOKEN, key=lambda known: abs(known - vocabulary))
     tokens = num_bytes / BYTES_PER_TOKEN[nearest]
-    depth = options.depth or depth_for(tokens * GOOD_EPOCHS / TOKENS_PER_PARAMETER, vocabulary, options)
+    enough_for = tokens * GOOD_EPOCHS / TOKENS_PER_PARAMETER
+    depth = options.depth or depth_for(enough_for, vocabulary, options)
     config = config_of(depth, vocabulary, options)
-    return Size(config, tokens, num_parameters(config))
+    params = num_parameters(config)
+    if options.dropout is None and params > enough_for:
+        config = replace(config, dropout=DROPOUT)
+    return Size(config, tokens, params)
 
 
 def depth_for(params: float, vocabulary: int, options: Any) -> int:
@@ -81,7 +87,7 @@ def config_of(depth: int, vocabulary: int, options: Any) -> GPTConfig:
         logit_cap=options.logit_cap,
         z_loss=options.z_loss,
         is_tied=options.is_tied,
-        dropout=options.dropout,
+        dropout=options.dropout or 0.0,
     )
 
 
