@@ -15,6 +15,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
+from domains.shared.roles import keep_split_columns, one_a_row
 from domains.text.copies import NEAR, RUN, copy_groups
 from domains.text.overlap import overlap_metrics
 from domains.text.parallel_files import read_folder
@@ -24,7 +25,6 @@ from trainers.errors import DataError
 SOURCE_NAMES = ("source", "src", "input", "document", "article", "text", "question", "prompt")
 TARGET_NAMES = ("target", "tgt", "output", "summary", "translation", "highlights", "answer", "completion")
 ID_NAMES = ("id", "uid", "uuid")
-PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -42,16 +42,14 @@ def read(data: Any, request: Request) -> Reading:
     columns: dict[str, Any] = {"source": _texts(frame[source])}
     if target is not None:
         columns["target"] = _texts(frame[target])
-    for name in (request.group, request.order):
-        if name is not None and (request.facts is None or name in frame.columns):
-            columns.setdefault(name, frame[choose_column(frame, name, where, "--group or --order")])
-    if (parts := _parts(frame, (source, target))) is not None:
-        columns["split"] = parts
+    keep_split_columns(columns, frame, request, where=where, target=target)
     ids, name = _ids(frame, request, (source, target), where)
     context = {"shape": "parallel", "source": source, "target": target, "id_column": name}
     table = FrameTable(pd.DataFrame(columns), ids, None if target is None else "target", context)
-    notice = f"source texts are read from {source!r}" + (f", target texts from {target!r}" if target else "")
-    return Reading(table, "seq2seq", target, _bad(reading, columns, source, target), (*reading.notices, notice))
+    notices = reading.notices
+    if request.facts is None:
+        notices = (*notices, f"source texts are read from {source!r}, target texts from {target!r}")
+    return Reading(table, "seq2seq", target, _bad(reading, columns, source, target), notices)
 
 
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
@@ -67,7 +65,7 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         return Keys("time", f"column {request.order!r} was named with --order", order=order)
     code = copy_groups(table.column("source").tolist(), near=not fast)
     if "split" in table.frame.columns:
-        given = [PARTS[name] for name in table.column("split")]
+        given = table.column("split").tolist()
         return Keys("given", "the files, or a column 'split', say which row goes where", given=given, group=code)
     num_copies = len(code) - len(np.unique(code))
     how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
@@ -140,14 +138,6 @@ def _texts(values: pd.Series) -> np.ndarray:
     return np.array(["" if text is None else str(text) for text in values], dtype=object)
 
 
-def _parts(frame: pd.DataFrame, taken: Sequence[str | None]) -> pd.Series | None:
-    """The column "split" where it names parts."""
-    if "split" not in frame.columns or "split" in taken:
-        return None
-    parts = frame["split"].astype(str).str.strip().str.lower()
-    return parts if parts.isin(list(PARTS)).all() and parts.nunique() > 1 else None
-
-
 def _ids(
     frame: pd.DataFrame, request: Request, taken: Sequence[str | None], where: str
 ) -> tuple[np.ndarray, str | None]:
@@ -163,10 +153,9 @@ def _ids(
 
 
 def _bad(reading: FrameReading, columns: dict[str, Any], source: str, target: str | None) -> tuple[BadRow, ...]:
-    """Rows of the wrong shape and rows without a text, one reason list each."""
-    reasons: dict[int, list[str]] = {i: [reason] for i, reason in reading.ragged}
+    """Rows of the wrong shape and rows without a text."""
+    bad = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
     for name, shown in (("source", source), ("target", target)):
-        for i, text in enumerate(columns.get(name, ())):
-            if not text.strip():
-                reasons.setdefault(i, []).append(f"no text in {shown!r}")
-    return tuple(BadRow(i, reading.places[i], "; ".join(reasons[i])) for i in sorted(reasons))
+        texts = enumerate(columns.get(name, ()))
+        bad += [BadRow(i, reading.places[i], f"no text in {shown!r}") for i, text in texts if not text.strip()]
+    return tuple(one_a_row(bad))

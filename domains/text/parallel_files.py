@@ -7,9 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from domains.shared.frames import FrameReading
+from domains.shared.roles import PARTS
 from trainers.errors import DataError
-
-PARTS = {"train": "train", "val": "valid", "valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 
 
 def read_folder(folder: Path) -> FrameReading:

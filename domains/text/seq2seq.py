@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from domains.contract import Facts
+from domains.shared.weights import random_notes, random_shape, weights_facts
 from domains.text import seq2seq_weights as models
-from domains.text.encoder_weights import random_shape
 from domains.text.tokens import TextTokenizer
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.errors import UsageError
@@ -75,23 +75,18 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     total = models.num_parameters(config)
     steps = settings.steps or math.ceil((settings.epochs or 10) * facts.num_rows / settings.batch_size)
     tokens = (facts.sizes["total_source"] + facts.sizes["total_target"]) / CHARACTERS_PER_TOKEN
-    kept = {} if random_shape(options.weights) else models.find(options.weights).reference()
     return {
         "num_parameters": total,
         "num_steps": steps if settings.seconds is None else None,
         "flops_per_epoch": int(6 * total / 2 * tokens),  # each token passes one half
         "memory_bytes": BYTES_PER_PARAMETER * total,
-        "weights": {"id": options.weights, "revision": kept.get("revision", ""), "sha256": kept.get("sha256", "")},
+        "weights": weights_facts(options.weights, models.find),
         "notes": _notes(facts, options),
     }
 
 
 def _notes(facts: Facts, options: Options) -> list[str]:
-    found = []
-    if random_shape(options.weights):
-        found.append(
-            f"{options.weights}: random weights, nothing pretrained; the tokenizer comes from the training rows"
-        )
+    found = random_notes(options.weights)
     for name, limit in (("source", options.max_source_tokens), ("target", options.max_target_tokens)):
         longest = facts.sizes[f"longest_{name}"]
         if longest / CHARACTERS_PER_TOKEN > limit:

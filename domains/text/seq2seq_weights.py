@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from domains.shared.weights import Weights, quiet_transformers, resolve
-from domains.text.encoder_weights import HEAD_SIZE, encoder_roles, random_shape
+from domains.shared.weights import RANDOM_HEAD_SIZE, Weights, quiet_transformers, random_shape, resolve
+from domains.text.encoder_weights import encoder_roles
 from domains.text.tokens import TextTokenizer, of_folder
 from trainers.contract import JSON, Role
 from trainers.errors import DataError, MissingError, UsageError
@@ -146,15 +146,17 @@ def start_token(config: JSON) -> int:
 
 def _random_config(layers: int, width: int, vocabulary: int) -> JSON:
     """T5 of version 1.1 (gated GELU), its head tied to the embedding, which suits small models."""
+    large = 4 * RANDOM_HEAD_SIZE
+    head_size = large if width % large == 0 else RANDOM_HEAD_SIZE
     return {
         "model_type": "t5",
         "vocab_size": vocabulary,
         "d_model": width,
-        "d_kv": 4 * HEAD_SIZE if width % (4 * HEAD_SIZE) == 0 else HEAD_SIZE,
+        "d_kv": head_size,
+        "num_heads": width // head_size,
         "d_ff": 4 * width,
         "num_layers": layers,
         "num_decoder_layers": layers,
-        "num_heads": width // (4 * HEAD_SIZE) if width % (4 * HEAD_SIZE) == 0 else width // HEAD_SIZE,
         "feed_forward_proj": "gated-gelu",
         "tie_word_embeddings": True,
         "pad_token_id": 0,
