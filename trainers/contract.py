@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 JSON = dict[str, Any]
-Kind = Literal["label", "number"]
+Kind = Literal["label", "labels", "number", "tags", "text"]
 RoleKind = Literal["matrix", "embedding", "head", "scalar"]
 
 
@@ -64,9 +64,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One row's answer: a class name or a number, the scores behind it, and why there is none (`problem`)."""
+    """One row's answer, the scores behind it, and why there is none (`problem`). See `Predictions` for the kinds."""
 
-    value: str | float | None
+    value: str | float | tuple[str, ...] | None
     scores: Mapping[str, float] | None = None
     problem: str = ""
 
@@ -75,8 +75,11 @@ class Prediction:
 class Predictions:
     """Answers for many rows, in the order of the rows, kept as columns.
 
-    values: (rows,) class names (object) or float64 numbers; None or NaN where `problems` says why.
-    scores: (rows, classes) probabilities that sum to 1, or None for numbers.
+    kind: what a value is. "label": the name of a class; "labels": a tuple of names, of any number of classes; "number":
+        a float; "tags": a tuple with a tag for each word of the row; "text": what was written.
+    values: (rows,) float64 for numbers, else objects; NaN or None where `problems` says why.
+    scores: (rows, classes) probabilities, which sum to 1 in a row for "label" and are independent for "labels"; None for
+        the other kinds.
     problems: one text per row, empty when the row was fine.
     """
 
@@ -114,6 +117,27 @@ class Predictions:
         return cls("label", values, np.asarray(probabilities, np.float64), tuple(classes), ("",) * len(probabilities))
 
     @classmethod
+    def of_label_sets(cls, probabilities: np.ndarray, classes: Sequence[str], threshold: float = 0.5) -> Predictions:
+        """The classes of each row that are more probable than `threshold`. probabilities: (rows, classes), each alone."""
+        import numpy as np
+
+        chosen = [
+            tuple(name for name, is_in in zip(classes, row, strict=True) if is_in) for row in probabilities > threshold
+        ]
+        scores = np.asarray(probabilities, np.float64)
+        return cls("labels", _objects(chosen), scores, tuple(classes), ("",) * len(chosen))
+
+    @classmethod
+    def of_tags(cls, tags: Sequence[Sequence[str]], classes: Sequence[str]) -> Predictions:
+        """A tag for each word of each row; `classes`: all the tags there are."""
+        return cls("tags", _objects([tuple(row) for row in tags]), None, tuple(classes), ("",) * len(tags))
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str]) -> Predictions:
+        """One text a row."""
+        return cls("text", _objects(texts), None, (), ("",) * len(texts))
+
+    @classmethod
     def of_numbers(cls, numbers: np.ndarray) -> Predictions:
         """One number a row, in the unit of the target."""
         import numpy as np
@@ -128,6 +152,15 @@ class Predictions:
         scores = None if parts[0].scores is None else np.concatenate([part.scores for part in parts])
         problems = tuple(problem for part in parts for problem in part.problems)
         return cls(parts[0].kind, np.concatenate([part.values for part in parts]), scores, parts[0].classes, problems)
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    """(rows,) each value as one object; numpy alone would make a matrix of tuples of equal length."""
+    import numpy as np
+
+    found = np.empty(len(values), dtype=object)
+    found[:] = list(values)
+    return found
 
 
 class Rows(Protocol):

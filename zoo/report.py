@@ -2,6 +2,7 @@
 
 import csv
 import importlib.metadata
+import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -35,13 +36,14 @@ def spread(
 ) -> Predictions:
     """Answers for the usable rows `good`, set among all rows; the others get none, and their reason."""
     kind = found.kind if found is not None else ("label" if classes else "number")
-    values = np.full(num_rows, None, dtype=object) if kind == "label" else np.full(num_rows, np.nan)
-    scores = np.full((num_rows, len(classes)), np.nan) if kind == "label" else None
+    values = np.full(num_rows, np.nan) if kind == "number" else np.full(num_rows, None, dtype=object)
+    has_scores = found.scores is not None if found is not None else bool(classes)
+    scores = np.full((num_rows, len(classes)), np.nan) if has_scores else None
     problems = [reasons.get(i, "") for i in range(num_rows)]
     if found is not None:
         values[good] = found.values
         if scores is not None:
-            scores[good] = found.scores
+            scores[good] = found.scores  # type: ignore[assignment]
         for position, problem in zip(good, found.problems, strict=True):
             problems[int(position)] = problem
     return Predictions(kind, values, scores, classes, tuple(problems))
@@ -83,7 +85,9 @@ def write_rows(file: TextIO, columns: Mapping[str, list[Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A Python value; None for no answer. Numbers keep all their digits."""
+    """A Python value; None for no answer. Numbers keep all their digits; several labels or tags are a JSON list."""
+    if isinstance(value, tuple):
+        return json.dumps(value, ensure_ascii=False)
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return None
     return value.item() if isinstance(value, np.generic) else value

@@ -8,6 +8,7 @@ import os
 import resource
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +22,7 @@ from domains import metrics as scoring
 from domains.contract import Facts, Request, Split
 from domains.splits import make_split
 from trainers.contract import JSON, Learner, Plan, Predictions
-from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
+from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError, did_you_mean
 from trainers.settings import SETTINGS
 from zoo import hardware, report, saved, writers
 from zoo.data_in import Usable, accepted, demo_of, fingerprint, usable_rows
@@ -140,6 +141,11 @@ def prepare(
         data, request, demo = demo_of(entry, say)
     machine = hardware.detect(wishes.device)
     data = accepted(data)
+    if request.task is not None and request.task not in entry.tasks:
+        near = did_you_mean(request.task, entry.tasks)
+        raise UsageError(f"--task {request.task}: {recipe} does {', '.join(entry.tasks)}.{near}")
+    if request.task is None and len(entry.tasks) == 1:
+        request = replace(request, task=entry.tasks[0])  # a reader need not guess what can only be one thing
     reading = domain.read(data, request)
     _check_task(entry, reading.task)
     usable = usable_rows(reading, data, skip_bad=skip_bad)
@@ -402,7 +408,7 @@ def _write_start(folder: Path, job: Job) -> None:
         "num_rows_used": len(ids),
         "bad_rows": job.usable.dropped,
         "notices": list(job.usable.notices),
-        "classes": _class_counts(job.usable.table.target()),
+        "classes": _class_counts(job.usable.table.target()) if job.plan.facts["classes"] else None,
     }
     split = {"rule": job.split.rule, "seed": job.plan.seed, **job.split.evidence, "ids": parts, "group": groups}
     saved.write_text(folder / "config.yaml", yaml.safe_dump(job.config, sort_keys=False, allow_unicode=True))
@@ -412,12 +418,10 @@ def _write_start(folder: Path, job: Job) -> None:
     saved.write_json(folder / "plan.json", job.plan.as_json())  # last: a folder with a plan can be resumed
 
 
-def _class_counts(target: np.ndarray) -> JSON | None:
-    """Rows of each class; None for numbers."""
-    if target.dtype != object:
-        return None
-    names, counts = np.unique(target.astype(str), return_counts=True)
-    return dict(zip(names.tolist(), counts.tolist(), strict=True))
+def _class_counts(target: np.ndarray) -> JSON:
+    """Rows of each class; where a row has several labels or tags, how often each occurs."""
+    counts = Counter(name for value in target for name in (value if isinstance(value, tuple) else (str(value),)))
+    return dict(sorted(counts.items()))
 
 
 def _job_again(folder: Path, data: Any) -> Job:

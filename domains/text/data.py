@@ -1,170 +1,80 @@
-"""Texts as a data type: reading, keys for splits, facts, metrics and rivals. See `domains.contract.Domain`.
+"""Texts as a data type. What a row is depends on the shape of the data, and each shape has a module of its own:
 
-A row is a labelled text; its column is always called "text" in the table, whatever the file calls it.
+labelled  a text with a class, several classes or a number
+tagged    a sentence with a tag a word
+pairs     a text to be answered by another: prompt and completion, source and translation, a chat
+corpus    running text without labels, cut into shards
+
+See `domains.contract.Domain` for what the functions do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
+from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
+from domains.shared.frames import read_frame
 
-from domains.baselines import trivial
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
-from domains.metrics import classification_metrics, regression_metrics
-from domains.shared.frames import FrameTable, choose_column
-from domains.shared.targets import bad_targets, class_names, infer_task, target_values
-from domains.text.baselines import words
-from domains.text.copies import NEAR, RUN, copy_groups, folded
-from domains.text.readers import Raw, other_columns, read_raw
-from trainers.errors import DataError, UsageError
-
-PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
-IMBALANCED_SHARE = 0.8
+SHAPE_OF_TASK = {"ner": "tagged", "seq2seq": "pairs"}
+PAIR_COLUMNS = ("prompt", "completion", "response", "answer", "instruction", "output", "source", "target", "messages")
+TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".parquet", ".pq")
 
 
 def read(data: Any, request: Request) -> Reading:
-    """Read CSV, TSV, JSON lines, Parquet or a DataFrame, every row in order.
-
-    With `request.facts` the target may be absent; it is checked only if `request.target` is named (evaluating).
-    Raises DataError for what holds no texts, or no such target, UsageError for several labels a row.
-    """
-    _refuse_other_tasks(request.task)
-    raw = read_raw(data, request)
-    where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
-    if not len(raw.frame):
-        raise DataError(f"{where}: there is a header but no row.")
-    target, said = _target(raw, request, where)
-    task, notice = _task(raw, target, request)
-    places, texts = raw.reading.places, raw.frame[raw.text].tolist()
-    bad = [BadRow(i, places[i], reason) for i, reason in raw.reading.ragged]
-    bad += [BadRow(i, places[i], f"no text in column {raw.text!r}") for i, text in enumerate(texts) if not text.strip()]
-    columns: dict[str, Any] = {"text": np.array(texts, dtype=object)}
-    if target is not None:
-        classes = request.facts.classes if request.facts else ()
-        bad += bad_targets(raw.frame[target], task, places, comma=raw.reading.comma, classes=classes)
-        columns[target] = target_values(raw.frame[target], task, comma=raw.reading.comma)
-        if task == "classification" and request.facts is None:
-            class_names(columns[target], f"{where}: target {target!r}")
-    _keep_other(columns, raw, request, where, target)
-    ids = [str(i) for i in range(len(texts))] if raw.id_column is None else raw.frame[raw.id_column].astype(str)
-    context = {"text": raw.text, "id_column": raw.id_column}
-    table = FrameTable(pd.DataFrame(columns), np.array(ids, dtype=object), target, context)
-    notices = (*raw.reading.notices, *raw.notices, *said, *([notice] if notice else []), *_repeats(columns, target))
-    return Reading(table, task, target, tuple(_one_a_row(bad)), notices)
+    """Read what the shape of the data is (`shape_of`), every row in order."""
+    reading: Reading = _module(shape_of(data, request)).read(data, request)
+    return reading
 
 
-def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
-    """Copies and near copies stay together; class shares are even.
-
-    A column named with --group, one with --order, or one called "split", is used instead.
-    """
-    stratum = table.target().astype(str) if task == "classification" and table.target_name is not None else None
-    if request.group and request.group in table.frame.columns:
-        group = table.column(request.group).astype(str).to_numpy()
-        return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
-    if request.order and request.order in table.frame.columns:
-        order = table.column(request.order).to_numpy()
-        return Keys("time", f"column {request.order!r} was named with --order", order=order, stratum=stratum)
-    code = copy_groups(table.column("text").tolist(), near=not fast)
-    if "split" in table.frame.columns and table.target_name != "split":
-        given = [PARTS[str(name).strip().lower()] for name in table.column("split")]
-        return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)
-    num_copies = len(code) - len(np.unique(code))
-    how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
-    evidence = {"num_copies": num_copies, "near_copies": "not looked for" if fast else f"Jaccard index >= {NEAR}"}
-    if num_copies:
-        because = f"{num_copies:,} copies or near copies stay with their originals ({how})"
-        return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
-    because = f"no two texts are copies or near copies ({how})"
-    return Keys("random" if stratum is None else "stratified", because, stratum=stratum, evidence=evidence)
+def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
+    """What the split needs."""
+    found: Keys = _module(table.context["shape"]).keys(table, task, request, fast=fast)
+    return found
 
 
-def describe(train: FrameTable, task: str, request: Request) -> Facts:
-    """Lengths and classes of the training rows. sizes: characters."""
-    lengths = train.column("text").str.len().to_numpy()
-    target = train.target()
-    classes = class_names(target, f"target {train.target_name!r}") if task == "classification" else ()
-    sizes: dict[str, float] = {
-        "longest_characters": int(lengths.max()),
-        "median_characters": float(np.median(lengths)),
-        "total_characters": int(lengths.sum()),
-    }
-    if classes:
-        sizes["largest_share"] = float(np.unique(target.astype(str), return_counts=True)[1].max() / len(target))
-    schema = {"text": train.context["text"], "id_column": train.context["id_column"]}
-    return Facts("text", task, train.target_name, len(train), classes, sizes, schema)
+def describe(train: Any, task: str, request: Request) -> Facts:
+    """Lengths and classes of the training rows; `schema["shape"]` remembers the shape."""
+    found: Facts = _module(train.context["shape"]).describe(train, task, request)
+    assert found.schema["shape"] == train.context["shape"]
+    return found
 
 
 def metrics(facts: Facts) -> tuple[Metric, ...]:
-    """Classes: accuracy decides (macro-F1 where one class has over 80 % of the rows). Numbers: root mean squared error."""
-    if facts.task == "classification":
-        return classification_metrics(facts.classes, imbalanced=facts.sizes["largest_share"] > IMBALANCED_SHARE)
-    return regression_metrics()
+    """The first decides."""
+    found: tuple[Metric, ...] = _module(facts.schema["shape"]).metrics(facts)
+    return found
 
 
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
-    """Majority or mean; then words and pairs of words with a linear model."""
-    return trivial(facts.task), words(facts.task)
+    """A trivial rival first, then a strong cheap one."""
+    found: tuple[Baseline, ...] = _module(facts.schema["shape"]).baselines(facts)
+    return found
 
 
-def _refuse_other_tasks(task: str | None) -> None:
-    if task in ("multilabel", "multi-label", "labels", "ner"):
-        raise UsageError(
-            f"--task {task}: this recipe gives one label or one number a text. Several labels a text and tags of words "
-            "are not built yet."
-        )
-
-
-def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
-    """The target column, None where predicting; and what to say about it."""
-    if request.facts is not None and request.target is None:
-        return None, []
-    if request.target is not None:
-        return choose_column(raw.frame, request.target, where, "--target"), []
-    left = other_columns(raw.frame, raw, request)
-    if len(left) == 1:
-        return left[0], [f"column {left[0]!r} is predicted: it is the only one besides ids and texts"]
-    if not left:
-        raise DataError(f"{where}: no column of labels beside the texts.")
-    raise DataError(f"{where}: which column is to be predicted? Name it with --target. Columns: {', '.join(left)}.")
-
-
-def _task(raw: Raw, target: str | None, request: Request) -> tuple[str, str]:
+def shape_of(data: Any, request: Request) -> str:
+    """The shape: as in training where that is known, else by the task; to generate, a table of pairs or plain text."""
     if request.facts is not None:
-        return request.facts.task, ""
-    assert target is not None
-    return infer_task(raw.frame[target], request.task, comma=raw.reading.comma)
+        return str(request.facts.schema["shape"])
+    if request.task == "generation":
+        return "pairs" if _holds_pairs(data, request) else "corpus"
+    return SHAPE_OF_TASK.get(request.task or "", "labelled")
 
 
-def _keep_other(columns: dict[str, Any], raw: Raw, request: Request, where: str, target: str | None) -> None:
-    """Columns that a split may ask for."""
-    for name in (request.group, request.order):
-        if name is not None and (request.facts is None or name in raw.frame.columns):
-            columns.setdefault(name, raw.frame[choose_column(raw.frame, name, where, "--group or --order")])
-    if "split" in raw.frame.columns and target != "split":
-        parts = raw.frame["split"].astype(str).str.strip().str.lower()
-        if parts.isin(list(PARTS)).all() and parts.nunique() > 1:
-            columns["split"] = parts
+def _holds_pairs(data: Any, request: Request) -> bool:
+    if isinstance(data, str | Path):
+        path = Path(data)
+        if path.is_dir() or not set(TABLES) & {suffix.lower() for suffix in path.suffixes}:
+            return False
+    return request.target is not None or bool(_names(data) & set(PAIR_COLUMNS))
 
 
-def _repeats(columns: dict[str, Any], target: str | None) -> Sequence[str]:
-    """Copies whose labels differ: told, not changed."""
-    if target is None:
-        return []
-    frame = pd.DataFrame({"text": [folded(text) for text in columns["text"]], "target": columns[target]})
-    differing = int((frame[frame["text"] != ""].groupby("text")["target"].nunique() > 1).sum())
-    return [f"{differing:,} texts occur more than once with another {target!r}"] if differing else []
+def _names(data: Any) -> set[str]:
+    columns: Iterable[Any] = data.columns if hasattr(data, "columns") else read_frame(data).frame.columns
+    return {str(name).strip().lower() for name in columns}
 
 
-def _one_a_row(bad: Sequence[BadRow]) -> list[BadRow]:
-    """The reasons of each row as one, in the order of the file."""
-    found: dict[int, BadRow] = {}
-    for row in bad:
-        before = found.get(row.position)
-        reason = f"{before.reason}; {row.reason}" if before else row.reason
-        found[row.position] = BadRow(row.position, row.place, reason)
-    return [found[position] for position in sorted(found)]
+def _module(shape: str) -> Any:
+    return importlib.import_module(f"domains.text.{shape}")

@@ -46,7 +46,7 @@ def _paths(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def train_tiny(recipe: str, task: str, folder: Path, **more: Any) -> Tried:
     """Train a recipe on the tiny data of its type."""
-    data, target = tiny.MAKERS[recipe.split("/")[0]](folder, task)
+    data, target = tiny.made(recipe, task, folder)
     done = run.train(
         recipe,
         data,

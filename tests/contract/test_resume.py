@@ -45,7 +45,7 @@ def steps_done(folder: Path) -> int:
 
 @pytest.mark.parametrize("recipe", RESUMABLE)
 def test_killed_in_its_second_epoch_and_resumed_the_weights_are_bit_identical(recipe, tmp_path):
-    data, target = tiny.MAKERS[recipe.split("/")[0]](tmp_path, "classification")
+    data, target = tiny.made(recipe, load_registry().get(recipe).tasks[0], tmp_path)
     prefix = "train.head." if load_registry().get(recipe).train["trainer"] == "embed" else "train."
     sets = {**tiny_sets(recipe), prefix + "batch_size": 16, prefix + "save_steps": 2}
     for name in ("epochs", "steps", "seconds"):

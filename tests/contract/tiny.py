@@ -82,3 +82,19 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "images": pictures,
     "text": texts,
 }
+"""By recipe where it needs data of its own, else by type."""
+
+
+def made(recipe: str, task: str, folder: Path) -> tuple[Any, str | None]:
+    """Data for `recipe` below `folder`, and the name of its target column (None where folders name the classes)."""
+    return (MAKERS.get(recipe) or MAKERS[recipe.split("/")[0]])(folder, task)
+
+
+def new_rows(data: Path) -> pd.DataFrame:
+    """What to predict: the rows of `data` as a frame."""
+    if data.is_dir():
+        return pd.DataFrame({"path": [str(path) for path in sorted(data.rglob("*.png"))]})
+    frame = pd.read_csv(data)
+    if "path" in frame:
+        frame["path"] = [str(data.parent / name) for name in frame["path"]]
+    return frame

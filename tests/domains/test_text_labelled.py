@@ -11,7 +11,8 @@ import pytest
 from domains.contract import Request
 from domains.shared.frames import read_frame
 from domains.splits import make_split
-from domains.text import copies, data
+from domains.text import copies
+from domains.text import labelled as data
 from domains.text.baselines import words
 from trainers.errors import DataError, UsageError
 

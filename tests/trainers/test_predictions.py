@@ -1,0 +1,34 @@
+"""Answers as columns: labels, sets of labels, numbers, tags and texts keep their shape through joining and taking."""
+
+import numpy as np
+import pytest
+
+from trainers.contract import Predictions
+
+ANSWERS = {
+    "label": Predictions.of_labels(np.array([[0.9, 0.1], [0.2, 0.8]]), ["a", "b"]),
+    "labels": Predictions.of_label_sets(np.array([[0.9, 0.6], [0.2, 0.1]]), ["a", "b"]),
+    "number": Predictions.of_numbers(np.array([1.5, -2.0])),
+    "tags": Predictions.of_tags([["O", "B-x"], ["O", "O"]], ["B-x", "O"]),
+    "text": Predictions.of_texts(["yes", "no"]),
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_joined_and_taken_apart_answers_are_the_same(kind):
+    answers = ANSWERS[kind]
+    twice = Predictions.joined([answers, answers])
+    assert twice.kind == kind
+    assert len(twice) == 4
+    assert twice.values.shape == (4,)
+    assert [p.value for p in twice.take([2, 3])] == [p.value for p in answers] == [p.value for p in twice.take([0, 1])]
+
+
+def test_sets_of_labels_hold_every_class_above_the_threshold():
+    assert ANSWERS["labels"].values.tolist() == [("a", "b"), ()]
+    stricter = Predictions.of_label_sets(np.array([[0.9, 0.6]]), ["a", "b"], threshold=0.7)
+    assert stricter.values.tolist() == [("a",)]
+
+
+def test_tags_of_rows_of_equal_length_stay_one_object_a_row():
+    assert ANSWERS["tags"].values.tolist() == [("O", "B-x"), ("O", "O")]
