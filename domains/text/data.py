@@ -19,7 +19,18 @@ from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import read_frame
 
 SHAPE_OF_TASK = {"ner": "tagged", "seq2seq": "pairs"}
-PAIR_COLUMNS = ("prompt", "completion", "response", "answer", "instruction", "output", "source", "target", "messages")
+PAIR_COLUMNS = (
+    "prompt",
+    "completion",
+    "response",
+    "answer",
+    "instruction",
+    "output",
+    "source",
+    "target",
+    "messages",
+    "conversations",
+)
 TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".parquet", ".pq")
 
 

@@ -69,9 +69,9 @@ def read(data: Any, request: Request) -> Reading:
         raise DataError(f"{where}: there is a header but no row.")
     wants_answers = request.facts is None or request.target is not None
     prompts, answers, reasons = _rows(reading.frame, columns, wants_answers)
-    if request.facts is not None and request.facts.schema["shape"] == "chats" and columns.chat is None:
+    if request.facts is not None and request.facts.schema["is_chat"] and columns.chat is None:
         prompts = [one_question(prompt) for prompt in prompts]
-    bad = {i: reason for i, reason in reading.ragged}
+    bad = dict(reading.ragged)
     for i, reason in enumerate(reasons):
         if reason:
             bad[i] = f"{bad[i]}; {reason}" if i in bad else reason
@@ -81,7 +81,7 @@ def read(data: Any, request: Request) -> Reading:
         kept[BYTES] = np.array([num_bytes(answer) for answer in answers], dtype=np.float64)
     _keep_other(kept, reading.frame, columns, request, where)
     ids = [str(i) for i in range(len(prompts))] if columns.id is None else reading.frame[columns.id].astype(str)
-    schema = {"shape": "pairs" if columns.chat is None else "chats", "columns": vars(columns)}
+    schema = {"shape": "pairs", "is_chat": columns.chat is not None, "columns": vars(columns)}
     table = FrameTable(pd.DataFrame(kept), np.array(ids, dtype=object), BYTES if wants_answers else None, schema)
     rows = tuple(BadRow(i, reading.places[i], bad[i]) for i in sorted(bad))
     target = columns.chat or columns.answer
