@@ -134,14 +134,20 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
 
 def metrics(facts: Facts) -> tuple[Metric, ...]:
     """Bits per byte of the answers decides: it does not depend on a tokenizer. Then bits an answer."""
-    per_byte = Metric("bits_per_byte", "bits", False, _bits, lambda stats: float(stats[:, 1].sum() / stats[:, 0].sum()))
-    per_answer = Metric("bits_per_answer", "bits", False, _bits, lambda stats: float(stats[:, 1].mean()))
+    per_byte = Metric("bits_per_byte", "bits", False, _bits, lambda stats: _over(stats, stats[:, 0]))
+    per_answer = Metric("bits_per_answer", "bits", False, _bits, lambda stats: _over(stats, np.ones(len(stats))))
     return per_byte, per_answer
 
 
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """Frequencies of bytes, then of bytes after the five before them."""
     return byte_rivals(lambda rows: zip(rows.column("prompt"), rows.column("answer"), strict=True))
+
+
+def _over(stats: np.ndarray, counts: np.ndarray) -> float:
+    """Bits of all answers over their counts; answers that could not be read whole are left out."""
+    known = np.isfinite(stats[:, 1])
+    return float(stats[known, 1].sum() / counts[known].sum()) if known.any() else float("nan")
 
 
 def _bits(truth: np.ndarray, predictions: Predictions) -> np.ndarray:
@@ -170,13 +176,15 @@ def _columns(frame: pd.DataFrame, request: Request, where: str) -> Columns:
             return str(known[own])
         return next((names[name] for name in usual if name in names), None)
 
+    if request.target is not None:
+        choose_column(frame, request.target, where, "--target")
     identity = request.id_column if request.id_column in frame.columns else found("id", "id", ID_NAMES)
     identity = identity if identity is not None and frame[identity].is_unique else None
     chat = None if "prompt" in said else found("messages", "chat", CHAT_NAMES)
     if chat is not None:
         return Columns(chat=chat, id=identity)
     prompt = found("prompt", "prompt", [name for name in PROMPT_NAMES if names.get(name) != request.target])
-    answer = request.target if request.target in frame.columns else found("answer", "answer", ANSWER_NAMES)
+    answer = request.target or found("answer", "answer", ANSWER_NAMES)
     answer = None if answer == prompt else answer
     if prompt is None or (answer is None and request.facts is None):
         raise DataError(

@@ -71,6 +71,19 @@ def texts(folder: Path, task: str) -> tuple[Any, str]:
     return _written(frame, folder / "texts.csv"), "y"
 
 
+def pairs(folder: Path, task: str) -> tuple[Any, str]:
+    """Prompts of 4 to 8 words, one of which decides the answer; no two prompts are equal."""
+    rng = np.random.default_rng(0)
+    answers = {"sky": "it is blue", "grass": "it is green", "coal": "it is black", "snow": "it is white"}
+    other = ["well", "now", "tell", "me", "about", "the", "big", "old", "small", "far", "near", "warm", "cold"]
+    rows = []
+    for i in range(NUM_ROWS):
+        key = str(rng.choice(list(answers)))
+        words = rng.permutation([*rng.choice(other, int(rng.integers(3, 8))), key])
+        rows.append({"id": f"q{i}", "prompt": f"{i}: {' '.join(words)}?", "completion": answers[key]})
+    return _written(pd.DataFrame(rows), folder / "pairs.csv"), "completion"
+
+
 def _written(frame: pd.DataFrame, path: Path) -> Path:
     frame.to_csv(path, index=False)
     return path
@@ -81,6 +94,8 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "proteins": proteins,
     "images": pictures,
     "text": texts,
+    "text/lora-finetune": pairs,
+    "text/full-finetune": pairs,
 }
 """By recipe where it needs data of its own, else by type."""
 
