@@ -241,9 +241,7 @@ def _language(plan: Plan, options: Options, source: str | None, config: Any) -> 
     if options.method == "all":
         return languages.load_language(source, config)
     four_bit = plan.machine.device if options.base == "4bit" else ""
-    return languages.load_language(
-        source, config, dtype=base_dtype(options, settings, plan.machine), four_bit=four_bit
-    )
+    return languages.load_language(source, config, dtype=base_dtype(options, settings, plan.machine), four_bit=four_bit)
 
 
 def with_adapters(language: Any, options: Options) -> Any:

@@ -73,9 +73,7 @@ def last_states(language: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> Tenso
     """(B, L, D) of the last layer, before scores of tokens are made of them."""
     model = bare(language)
     decoder = getattr(model, model.base_model_prefix)
-    states: Tensor = decoder(
-        input_ids=numbers_BL, attention_mask=is_token_BL.long(), use_cache=False
-    ).last_hidden_state
+    states: Tensor = decoder(input_ids=numbers_BL, attention_mask=is_token_BL.long(), use_cache=False).last_hidden_state
     return states
 
 
@@ -194,7 +192,9 @@ class CausalTask:
             bits = model(*inputs[:3]).double().cpu().numpy() / math.log(2)
             found = Predictions.of_numbers(np.where(fits, bits, np.nan))
         else:
-            found = Predictions.of_texts([text if fit else None for text, fit in zip(self._written(model, *inputs[:2]), fits, strict=True)])  # type: ignore[misc]
+            found = Predictions.of_texts(
+                [text if fit else None for text, fit in zip(self._written(model, *inputs[:2]), fits, strict=True)]
+            )  # type: ignore[misc]
         problems = tuple("" if fit else too_long for fit in fits)
         return Predictions(found.kind, found.values, None, (), problems)
 

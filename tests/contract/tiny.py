@@ -84,6 +84,11 @@ def pairs(folder: Path, task: str) -> tuple[Any, str]:
     return _written(pd.DataFrame(rows), folder / "pairs.csv"), "completion"
 
 
+def prompts(folder: Path, task: str) -> tuple[Any, str]:
+    """Pairs to write answers from, else labelled texts."""
+    return pairs(folder, task) if task == "generation" else texts(folder, task)
+
+
 def _written(frame: pd.DataFrame, path: Path) -> Path:
     frame.to_csv(path, index=False)
     return path
@@ -94,6 +99,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "proteins": proteins,
     "images": pictures,
     "text": texts,
+    "text/few-shot-prompt": prompts,
     "text/lora-finetune": pairs,
     "text/full-finetune": pairs,
 }
