@@ -2,7 +2,7 @@
 
     python benchmarks/lora_pairs.py data MULTI30K pairs.csv 1000            # the first pairs of train.en and train.de
     zoo train text/lora-finetune --data pairs.csv --target target --set options.weights=WEIGHTS --out RUN
-    python benchmarks/lora_pairs.py check RUN pairs.csv WEIGHTS             # loss before and after, hash, merged against adapter
+    python benchmarks/lora_pairs.py check RUN pairs.csv WEIGHTS             # loss, hash, merged against adapter
 
 Peak memory is in RUN/actual.json (peak_memory_bytes), the whole command's.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -104,7 +105,7 @@ class Parrot:
     """Finds every name as likely as its settings say, plus what the question adds."""
 
     num_parameters, empty = 0, ("N/A",)
-    state = {"weights": "none"}
+    state: ClassVar = {"weights": "none"}
 
     def __init__(self, prior):
         self.prior = np.array(prior)
