@@ -54,7 +54,7 @@ def plan(recipe: str, data: Any = None, **more: Any) -> Any:
     asked = Request(**_taken(more, Request))
     wished = wishes(sets=more.pop("set", None) or {}, **_taken(more, wishes))
     _refuse_unknown("plan", more, ["split", "skip_bad", "fast", "say"])
-    return _part("run").prepare(recipe, data, request=asked, wishes=wished, **more).plan
+    return _part("job").prepare(recipe, data, request=asked, wishes=wished, **more).plan
 
 
 def train(recipe: str, data: Any = None, **more: Any) -> Any:
@@ -66,8 +66,8 @@ def train(recipe: str, data: Any = None, **more: Any) -> Any:
 
 
 def load(folder: Any, **more: Any) -> Any:
-    """The run in `folder`, ready to predict, as `zoo.run.load` returns it."""
-    return _part("run").load(folder, **more)
+    """The run in `folder`, ready to predict, as `zoo.finished.load` returns it."""
+    return _part("finished").load(folder, **more)
 
 
 def _refuse_unknown(function: str, given: dict[str, Any], known: list[str]) -> None:

@@ -143,28 +143,28 @@ def plan(
     numbers: dict[str, Any] = {"hours": hours, "gpu": gpu, "gpus": gpus, "mfu": mfu, "tflops": tflops}
     numbers |= {"price": price, "watts": watts, "context": context}
     if any(value is not None for value in (*counts.values(), *numbers.values())):
-        given: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
-        given |= {
+        about_data: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
+        about_data |= {
             "labels": labels,
             "id-column": id_column,
             "column": column,
             "split": split,
             "set": sets,
             "epochs": epochs,
-            "budget": budget,
         }
-        given |= {"precision": precision, "skip-bad": skip_bad or None, "fast": fast or None}
-        _refuse_data([name for name, value in given.items() if value is not None])
+        about_data |= {"budget": budget, "precision": precision, "skip-bad": skip_bad or None, "fast": fast or None}
+        _refuse_data([name for name, value in about_data.items() if value is not None])
         _show_sizes(recipe, counts, numbers, as_json=as_json)
         return
     _prepare_process(offline)
     from domains.contract import Request
-    from zoo import report, run
+    from zoo import report
+    from zoo.job import prepare
     from zoo.plan import Wishes, parse_sets
 
     request = Request(target, task, group, order, id_column, labels, _columns(column))
     wishes = Wishes(parse_sets(sets or []), epochs, budget, precision, device, seed)
-    job = run.prepare(
+    job = prepare(
         recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=_say
     )  # fmt: skip
     if as_json:
@@ -196,10 +196,11 @@ def evaluate(
 ) -> None:
     """Score a run on labelled data, with intervals."""
     _prepare_process(offline)
-    from zoo import report, run
+    from zoo import report
+    from zoo.finished import load
     from zoo.plan import parse_sets
 
-    loaded = run.load(run_folder, device=device, sets=parse_sets(sets or []))
+    loaded = load(run_folder, device=device, sets=parse_sets(sets or []))
     scores = loaded.evaluate(data, target=target, labels=labels, skip_bad=skip_bad, say=_say)
     if as_json:
         _print_json({"schema_version": 1, "run": str(run_folder), "data": data, "scores": scores})
@@ -222,10 +223,11 @@ def predict(
 ) -> None:
     """Predict every row of new data, in order; rows that cannot be used say why."""
     _prepare_process(offline)
-    from zoo import report, run
+    from zoo import report
+    from zoo.finished import load
     from zoo.plan import parse_sets
 
-    loaded = run.load(run_folder, device=device, sets=parse_sets(sets or []))
+    loaded = load(run_folder, device=device, sets=parse_sets(sets or []))
     ids, predictions = loaded.answers(data, say=_say)
     if out is None and as_json:
         _print_json({"schema_version": 1, "run": str(run_folder), **report.prediction_columns(ids, predictions)})

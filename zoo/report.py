@@ -43,7 +43,7 @@ def spread(
     if found is not None:
         values[good] = found.values
         if scores is not None:
-            scores[good] = found.scores  # type: ignore[assignment]
+            scores[good] = found.scores
         for position, problem in zip(good, found.problems, strict=True):
             problems[int(position)] = problem
     return Predictions(kind, values, scores, classes, tuple(problems))

@@ -10,6 +10,7 @@ import pytest
 from contract import tiny
 
 from zoo import run
+from zoo.finished import Run
 from zoo.registry import load_registry
 
 
@@ -21,7 +22,7 @@ class Tried:
     task: str
     data: Any
     target: str | None
-    run: run.Run
+    run: Run
 
 
 def ready_cases() -> list[tuple[str, str]]:

@@ -11,8 +11,10 @@ from contract import tiny
 from contract.conftest import ready_cases, tiny_sets, train_tiny
 
 import zoo
+from domains.contract import Request
 from trainers.errors import DataError, UsageError
 from zoo import run, saved
+from zoo.job import prepare
 from zoo.plan import Wishes
 from zoo.registry import load_registry
 
@@ -74,8 +76,8 @@ def test_the_run_folder_holds_what_the_design_says(tried):
 def test_planning_twice_gives_the_same_plan(tried):
     def planned():
         wishes = Wishes(tiny_sets(tried.recipe))
-        request = run.Request(target=tried.target, task=tried.task)
-        return run.prepare(tried.recipe, tried.data, request=request, wishes=wishes, fast=True).plan
+        request = Request(target=tried.target, task=tried.task)
+        return prepare(tried.recipe, tried.data, request=request, wishes=wishes, fast=True).plan
 
     assert planned() == planned()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from zoo import run
+from zoo.finished import load
 
 SETTINGS = (
     "--target",
@@ -67,7 +67,7 @@ def test_two_processes_make_the_run_that_one_makes(folder, alone, extra):
     assert list(found) == list(expected)
     assert np.allclose(list(found.values()), list(expected.values()), atol=1e-3)
     assert json.loads((folder / name / "actual.json").read_text())["num_samples"] == 2 * 142
-    assert len(run.load(folder / name).predict(folder / "rows.csv")) == 203
+    assert len(load(folder / name).predict(folder / "rows.csv")) == 203
 
 
 def test_what_learns_in_one_process_says_so_and_leaves_nothing(folder):

@@ -1,0 +1,93 @@
+"""A finished run: scores, and answers on new data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from domains import metrics as scoring
+from domains.contract import Facts, Request
+from trainers.contract import JSON, Learner, Plan, Predictions
+from trainers.errors import UsageError
+from zoo import hardware, report, saved
+from zoo.data_in import accepted, demo_of, usable_rows
+from zoo.job import Say, tell, warn
+from zoo.plan import parts_of, with_settings
+from zoo.registry import load_registry
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run folder: scores, and predictions on new data."""
+
+    folder: Path
+    plan: Plan
+    metrics: JSON
+    _learner: Learner
+
+    def predict(self, data: Any) -> Any:
+        """Answers for every row of a file, folder or DataFrame, in order, as a DataFrame with the columns of
+        predictions.csv (and the index of a DataFrame that was given). Rows that cannot be used say why in `problem`."""
+        ids, predictions = self.answers(data, say=warn)
+        return report.prediction_frame(ids, predictions, like=data)
+
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        target: str | None = None,
+        labels: str | None = None,
+        skip_bad: bool = False,
+        say: Say = None,
+    ) -> JSON:
+        """{metric: {value, low, high}} on labelled data. Raises DataError when rows cannot be used or lack the target."""
+        domain, _ = parts_of(load_registry().get(self.plan.recipe))
+        facts = Facts.from_json(self.plan.facts)
+        request = self._request(target or facts.target, labels)
+        usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad)
+        tell(usable.notices, say)
+        table = usable.table
+        group = domain.keys(table, self.plan.task, request, fast=True).group
+        predictions = self._learner.predict(table.without_target())
+        groups = np.arange(len(table)) if group is None else np.asarray(group)
+        return scoring.scores(domain.metrics(facts), table.target(), predictions, groups)
+
+    def _request(self, target: str | None, labels: str | None = None) -> Request:
+        named = Request(**self._config()["request"])
+        return replace(named, target=target, labels=labels, facts=Facts.from_json(self.plan.facts))
+
+    def _config(self) -> JSON:
+        return dict(yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8")))
+
+    def answers(self, data: Any, *, say: Say = None) -> tuple[Any, Predictions]:
+        """The ids and the answers of every row, in order; data None is the recipe's demo."""
+        recipe = load_registry().get(self.plan.recipe)
+        domain, _ = parts_of(recipe)
+        if data is None and not self._config()["demo"]:
+            raise UsageError("Which rows? Give a file or folder; only a run of the recipe's demo can predict without.")
+        if data is None:
+            data, _, _ = demo_of(recipe, say or (lambda line: None))
+        reading = domain.read(accepted(data), self._request(None))
+        tell(reading.notices, say)
+        reasons = {row.position: row.reason for row in reading.bad}
+        good = np.array([i for i in range(len(reading.table)) if i not in reasons], dtype=np.int64)
+        rows = reading.table.take(good).without_target()
+        found = self._learner.predict(rows) if len(good) else None
+        facts = Facts.from_json(self.plan.facts)
+        return reading.table.ids, report.spread(found, good, len(reading.table), reasons, facts.classes)
+
+
+def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | None = None) -> Run:
+    """A finished run, verified file by file. Raises DataError when a file changed, UsageError when it is no run.
+
+    sets: settings of prediction to change, {"train.eval_batch_size": 1}.
+    """
+    folder = Path(folder)
+    saved.verify(folder)
+    plan = replace(Plan.from_json(saved.read_json(folder / "plan.json")), machine=hardware.detect(device))
+    plan = with_settings(plan, sets or {})
+    _, family = parts_of(load_registry().get(plan.recipe))
+    return Run(folder, plan, saved.read_json(folder / "metrics.json"), family.load(plan, folder / "model"))

@@ -1,0 +1,174 @@
+"""A training run that is fixed but not begun: what was read, how it is split, the plan; written down and read again."""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from domains.contract import Request, Split
+from domains.splits import make_split
+from trainers.contract import JSON, Plan
+from trainers.errors import DataError, UsageError, did_you_mean
+from zoo import hardware, report, saved
+from zoo.data_in import Usable, accepted, demo_of, fingerprint, usable_rows
+from zoo.plan import Wishes, parts_of, plan_run
+from zoo.registry import Recipe, load_registry
+
+Say = Callable[[str], None] | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training run that is fixed but not begun: the data in its parts, and the plan."""
+
+    recipe: Recipe
+    request: Request
+    usable: Usable
+    split: Split
+    plan: Plan
+    data: Any
+    config: JSON = field(default_factory=dict)
+
+    def part(self, name: str) -> Any:
+        """The rows of "train", "valid" or "test"."""
+        return self.usable.table.take(getattr(self.split, name))
+
+
+def prepare(
+    recipe: str,
+    data: Any = None,
+    *,
+    request: Request | None = None,
+    wishes: Wishes | None = None,
+    split: str | None = None,
+    skip_bad: bool = False,
+    fast: bool = False,
+    say: Say = None,
+) -> Job:
+    """Read, split, describe and plan; nothing is written. Raises the error for whatever is wrong with the request."""
+    entry, wishes, say = load_registry().ready(recipe), wishes or Wishes(), say or (lambda line: None)
+    domain, _ = parts_of(entry)
+    demo: JSON = {}
+    request = request or Request()
+    if data is None and request != Request(task=request.task):
+        raise UsageError("There is no --data, only what to do with it. Give --data FILE, or neither for the demo.")
+    if data is None:
+        data, request, demo = demo_of(entry, say)
+    machine = hardware.detect(wishes.device)
+    data = accepted(data)
+    if request.task is not None and request.task not in entry.tasks:
+        near = did_you_mean(request.task, entry.tasks)
+        raise UsageError(f"--task {request.task}: {recipe} does {', '.join(entry.tasks)}.{near}")
+    if request.task is None and len(entry.tasks) == 1:
+        request = replace(request, task=entry.tasks[0])  # a reader need not guess what can only be one thing
+    reading = domain.read(data, request)
+    _check_task(entry, reading.task)
+    usable = usable_rows(reading, data, skip_bad=skip_bad)
+    tell(usable.notices, say)
+    table, task = usable.table, reading.task
+    keys = domain.keys(table, task, request, fast=fast)
+    parts = make_split(keys, len(table), seed=wishes.seed, rule=split, named=request.group is not None)
+    tell(parts.evidence["warnings"], say)
+    if "optimistic" in parts.evidence:
+        say(f"split: optimistic scores: {parts.evidence['optimistic']}")
+    facts = domain.describe(table.take(parts.train), task, request)
+    plan = plan_run(entry, facts, machine=machine, wishes=wishes, demo=demo)
+    tell(plan.estimates.get("notes", ()), say)
+    config = {
+        "recipe": recipe,
+        "data": str(data) if isinstance(data, str | Path) else None,
+        "demo": bool(demo),
+        "request": {name: value for name, value in asdict(request).items() if name != "facts"},
+        "split": split,
+        "skip_bad": skip_bad,
+        "fast": fast,
+        "options": plan.options,
+        "train": plan.settings,
+        "origins": dict(plan.origins),
+        "seed": plan.seed,
+    }
+    return Job(entry, request, usable, parts, plan, data, config)
+
+
+def write_down(folder: Path, job: Job) -> None:
+    """Write all of a job into its run folder; plan.json last, so that what has one can be resumed."""
+    ids = np.asarray(job.usable.table.ids, dtype=object)
+    parts = {name: ids[getattr(job.split, name)].tolist() for name in ("train", "valid", "test")}
+    groups = job.split.group.tolist() if len(np.unique(job.split.group)) < len(ids) else None
+    data = {
+        "schema_version": saved.SCHEMA_VERSION,
+        "fingerprint": fingerprint(job.data, job.request),
+        "num_rows_read": job.usable.num_read,
+        "num_rows_used": len(ids),
+        "bad_rows": job.usable.dropped,
+        "notices": list(job.usable.notices),
+        "classes": _class_counts(job.usable.table.target()) if job.plan.facts["classes"] else None,
+    }
+    split = {"rule": job.split.rule, "seed": job.plan.seed, **job.split.evidence, "ids": parts, "group": groups}
+    saved.write_text(folder / "config.yaml", yaml.safe_dump(job.config, sort_keys=False, allow_unicode=True))
+    saved.write_json(folder / "split.json", split)
+    saved.write_json(folder / "data.json", data)
+    saved.write_json(folder / "env.json", report.environment(job.plan.machine))
+    saved.write_json(folder / "plan.json", job.plan.as_json())
+
+
+def _class_counts(target: np.ndarray) -> JSON:
+    """Rows of each class; where a row has several labels or tags, how often each occurs."""
+    counts = Counter(name for value in target for name in (value if isinstance(value, tuple) else (str(value),)))
+    return dict(sorted(counts.items()))
+
+
+def read_again(folder: Path, data: Any) -> Job:
+    """The job that `write_down` left, with its data read again and checked against the fingerprint."""
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    plan = Plan.from_json(saved.read_json(folder / "plan.json"))
+    entry, request = load_registry().get(plan.recipe), Request(**config["request"])
+    if config["demo"]:
+        data, request, _ = demo_of(entry, lambda line: None)
+    data = config["data"] if data is None else data
+    if data is None:
+        raise UsageError(
+            f"{folder}: this run was trained on a DataFrame; give it again: zoo.resume(folder, data=frame)."
+        )
+    if fingerprint(data, request) != saved.read_json(folder / "data.json")["fingerprint"]:
+        raise DataError(f"{data}: changed since the run began, so it cannot continue exactly. Train again.")
+    domain, _ = parts_of(entry)
+    usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=config["skip_bad"])
+    return Job(entry, request, usable, _split_again(folder, usable), plan, data, config)
+
+
+def _split_again(folder: Path, usable: Usable) -> Split:
+    stored = saved.read_json(folder / "split.json")
+    place = {name: position for position, name in enumerate(usable.table.ids)}
+
+    def positions(part: str) -> np.ndarray:
+        return np.sort(np.array([place[name] for name in stored["ids"][part]], np.int64))
+
+    group = np.arange(len(place)) if stored["group"] is None else np.asarray(stored["group"])
+    evidence = {name: value for name, value in stored.items() if name not in ("rule", "seed", "ids", "group")}
+    return Split(stored["rule"], positions("train"), positions("valid"), positions("test"), group, evidence)
+
+
+def warn(line: str) -> None:
+    """Say it as a Python warning, where nobody gave a `say`."""
+    warnings.warn(line, stacklevel=4)
+
+
+def tell(notices: Sequence[str], say: Say) -> None:
+    """Say what was noticed in the data."""
+    for notice in notices:
+        if say:
+            say(f"data: {notice}")
+
+
+def _check_task(recipe: Recipe, task: str) -> None:
+    if task not in recipe.tasks:
+        known = ", ".join(recipe.tasks)
+        raise UsageError(
+            f"{recipe.name} does {known}, and this data asks for {task}. Say --task or choose another recipe."
+        )
