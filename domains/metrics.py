@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from domains.contract import Metric
-from trainers.contract import JSON, Predictions
+from trainers.contract import JSON, Predictions, known_labels
 
 NUM_RESAMPLES = 1000
 FEWEST_GROUPS = 10
@@ -34,6 +34,18 @@ def classification_metrics(classes: Sequence[str], *, imbalanced: bool = False) 
     log_loss = Metric("log_loss", "nats", False, probabilities, _log_loss)
     first = (macro_f1, accuracy) if imbalanced else (accuracy, macro_f1)
     return (*first, auc, log_loss)
+
+
+def label_set_metrics(classes: Sequence[str]) -> tuple[Metric, ...]:
+    """Several labels a row: F1 over all labels of all rows (it decides), the mean F1 of the labels, and the mean average
+    precision. Labels that nobody knows of in a row ("NAME?" in its truth) do not count there."""
+    names = tuple(classes)
+    decided, scored = partial(_label_decisions, names), partial(_label_scores, names)
+    return (
+        Metric("micro_f1", "", True, decided, _label_micro_f1),
+        Metric("macro_f1", "", True, decided, _label_macro_f1),
+        Metric("mean_average_precision", "", True, scored, _mean_average_precision),
+    )
 
 
 def regression_metrics(first: str = "rmse", unit: str = "") -> tuple[Metric, ...]:
@@ -163,6 +175,59 @@ def _log_loss(stats: np.ndarray) -> float:
     truth = stats[:, 0].astype(int)
     given = np.where(truth < 0, 0.0, stats[np.arange(len(stats)), 1 + truth])
     return float(-np.mean(np.log(np.clip(given, _SMALLEST_PROBABILITY, 1.0))))
+
+
+# --- several labels: stats are [whether each label is there (NaN: unknown), whether it was named, or its score] ---
+
+
+def _label_decisions(names: tuple[str, ...], truth: np.ndarray, predictions: Predictions) -> np.ndarray:
+    return np.hstack([known_labels(truth, names), known_labels(predictions.values, names)])
+
+
+def _label_scores(names: tuple[str, ...], truth: np.ndarray, predictions: Predictions) -> np.ndarray:
+    scores, known = np.zeros((len(truth), len(names))), np.asarray(predictions.scores)
+    for column, name in enumerate(predictions.classes):
+        if name in names:
+            scores[:, names.index(name)] = known[:, column]
+    return np.hstack([known_labels(truth, names), scores])
+
+
+def _label_counts(stats: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(labels,) twice the hits, and labels there plus labels named."""
+    truth, named = np.hsplit(stats, 2)
+    named = np.where(np.isnan(truth), 0.0, named)
+    return 2 * np.nansum(truth * named, axis=0), np.nansum(truth, axis=0) + named.sum(axis=0)
+
+
+def _label_micro_f1(stats: np.ndarray) -> float:
+    hits, total = _label_counts(stats)
+    return float(hits.sum() / total.sum()) if total.sum() else float("nan")
+
+
+def _label_macro_f1(stats: np.ndarray) -> float:
+    """Over labels that occur in the truth or the answers."""
+    hits, total = _label_counts(stats)
+    return float(np.mean(hits[total > 0] / total[total > 0])) if (total > 0).any() else float("nan")
+
+
+def _mean_average_precision(stats: np.ndarray) -> float:
+    """Over labels that occur in the truth."""
+    truth, scores = np.hsplit(stats, 2)
+    found = []
+    for column in range(truth.shape[1]):
+        known = np.isfinite(truth[:, column])
+        if truth[known, column].any():
+            found.append(_average_precision(truth[known, column], scores[known, column]))
+    return float(np.mean(found)) if found else float("nan")
+
+
+def _average_precision(positive: np.ndarray, score: np.ndarray) -> float:
+    """Mean precision at the rank of each positive, rows of equal score at one rank (scikit-learn's definition)."""
+    order = np.argsort(-score, kind="stable")
+    hits = np.cumsum(positive[order])
+    ends = np.append(np.flatnonzero(np.diff(score[order])), len(score) - 1)
+    gained = np.diff(hits[ends], prepend=0.0)
+    return float((gained * hits[ends] / (ends + 1)).sum() / hits[-1])
 
 
 # --- regression: stats are [truth, answer] ---

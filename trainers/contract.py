@@ -125,17 +125,17 @@ class Predictions:
             tuple(name for name, is_in in zip(classes, row, strict=True) if is_in) for row in probabilities > threshold
         ]
         scores = np.asarray(probabilities, np.float64)
-        return cls("labels", _objects(chosen), scores, tuple(classes), ("",) * len(chosen))
+        return cls("labels", as_objects(chosen), scores, tuple(classes), ("",) * len(chosen))
 
     @classmethod
     def of_tags(cls, tags: Sequence[Sequence[str]], classes: Sequence[str]) -> Predictions:
         """A tag for each word of each row; `classes`: all the tags there are."""
-        return cls("tags", _objects([tuple(row) for row in tags]), None, tuple(classes), ("",) * len(tags))
+        return cls("tags", as_objects([tuple(row) for row in tags]), None, tuple(classes), ("",) * len(tags))
 
     @classmethod
     def of_texts(cls, texts: Sequence[str]) -> Predictions:
         """One text a row."""
-        return cls("text", _objects(texts), None, (), ("",) * len(texts))
+        return cls("text", as_objects(texts), None, (), ("",) * len(texts))
 
     @classmethod
     def of_numbers(cls, numbers: np.ndarray) -> Predictions:
@@ -154,7 +154,27 @@ class Predictions:
         return cls(parts[0].kind, np.concatenate([part.values for part in parts]), scores, parts[0].classes, problems)
 
 
-def _objects(values: Sequence[Any]) -> np.ndarray:
+UNKNOWN = "?"
+"""Behind the name of a label in a row's tuple: nobody knows whether the row has it."""
+
+
+def known_labels(sets: Sequence[tuple[str, ...]] | np.ndarray, classes: Sequence[str]) -> np.ndarray:
+    """(rows, classes) float64: 1 where a row has the label, 0 where not, NaN where its tuple holds "LABEL?"."""
+    import numpy as np
+
+    place = {name: at for at, name in enumerate(classes)}
+    unknown = {name + UNKNOWN: at for at, name in enumerate(classes)}
+    found = np.zeros((len(sets), len(classes)))
+    for row, names in enumerate(sets):
+        for name in names:
+            if name in place:
+                found[row, place[name]] = 1.0
+            elif name in unknown:
+                found[row, unknown[name]] = np.nan
+    return found
+
+
+def as_objects(values: Sequence[Any]) -> np.ndarray:
     """(rows,) each value as one object; numpy alone would make a matrix of tuples of equal length."""
     import numpy as np
 

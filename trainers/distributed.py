@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from trainers.contract import Watch
 from trainers.errors import UsageError
@@ -224,6 +224,39 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor` with all its parts; every process that holds one must ask at the same time."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def own_parts(tensors: Iterable[Any]) -> list[torch.Tensor]:
+    """What this process holds of each; writing to it writes to the tensor."""
+    return [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """How the processes share the matrices of a stack (N, R, C): as they share `pattern` (R, C)."""
+
+    pattern: DTensor
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Splitting | None:
+        """None where this process holds the whole tensor."""
+        return cls(tensor) if isinstance(tensor, DTensor) else None
+
+    @property
+    def _placements(self) -> list[Placement]:
+        return [Shard(each.dim + 1) if isinstance(each, Shard) else each for each in self.pattern.placements]
+
+    def joined(self, parts: torch.Tensor) -> torch.Tensor:
+        """The whole stack, from each process's parts; all must come here."""
+        num, (rows, columns) = len(parts), self.pattern.shape
+        whole_shape: Any = {"shape": torch.Size((num, rows, columns)), "stride": (rows * columns, columns, 1)}
+        return DTensor.from_local(parts, self.pattern.device_mesh, self._placements, **whole_shape).full_tensor()
+
+    def own(self, stack: torch.Tensor) -> torch.Tensor:
+        """This process's parts of a whole stack that every process has."""
+        mesh = self.pattern.device_mesh
+        copies = DTensor.from_local(stack, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        return copies.redistribute(placements=self._placements).to_local()
 
 
 def like(tensor: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:

@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import save_model
 
 from trainers import loop
 from trainers.checkpoint import Snapshots, load_weights, unique_weights, write_json, write_json_whole
 from trainers.contract import JSON, Plan, Predictions, Task, Watch
 from trainers.distributed import ALONE, Ranks, shares, whole
+from trainers.empty import fill, give_storage, without_storage
 from trainers.feed import size_order
 from trainers.memory import is_out_of_memory, no_more_memory
-from trainers.precision import autocast, placed
+from trainers.precision import autocast, layout_of, placed
 from trainers.settings import Gradient
 
 STATISTICS, WEIGHTS = "statistics.json", "model.safetensors"
@@ -36,6 +37,7 @@ class GradientLearner:
 
     statistics: everything fitted, from training rows only; computed once in `fit`, kept as JSON.
     make_task: `pretrained` says whether to load weights from the hub; False where a snapshot or a run brings them.
+    brings_all: False where those bring trained weights only (adapters), and the task finds the others itself.
     """
 
     resumable = True
@@ -45,8 +47,11 @@ class GradientLearner:
         plan: Plan,
         statistics: Callable[[Any], JSON],
         make_task: Callable[[JSON, bool], Task],
+        *,
+        brings_all: bool = True,
     ) -> None:
         self.plan, self.compute_statistics, self.make_task = plan, statistics, make_task
+        self.brings_all = brings_all
         self.settings = Gradient.model_validate(plan.settings)
         self.batch = EvaluationBatch(self.settings.eval_batch_size)
         self.ranks = ALONE
@@ -63,8 +68,7 @@ class GradientLearner:
             statistics = self.statistics = ranks.first_alone(
                 lambda: kept_statistics(folder / STATISTICS, lambda: self.compute_statistics(train))
             )
-            task = self.task = ranks.first_alone(lambda: self.make_task(statistics, snapshot is None))
-            task.model.to(self.plan.machine.device)
+            self.task = ranks.first_alone(lambda: self._made(statistics, pretrained=snapshot is None))
             actual = self._trained(train, valid, watch, snapshots, snapshot)
             self._end_sharing()
             return actual
@@ -75,10 +79,21 @@ class GradientLearner:
             assert self.task is not None
             assert self.statistics is not None
             weights = {name: whole(value.detach()) for name, value in unique_weights(self.task.model).items()}
-            self.task = self.make_task(self.statistics, False)
-            self.task.model.to(self.plan.machine.device)
+            self.task = self._made(self.statistics, pretrained=False)
             load_weights(self.task.model, weights)
         self.ranks = ALONE
+
+    def _made(self, statistics: JSON, *, pretrained: bool) -> Task:
+        """The task with its model on the device; the parameters are yet to be filled where it is not `pretrained`."""
+        device = self.plan.machine.device
+        if pretrained or not self.brings_all:
+            task = self.make_task(statistics, pretrained)
+        else:
+            with without_storage():
+                task = self.make_task(statistics, False)
+            give_storage(task.model, device)
+        task.model.to(device, memory_format=layout_of(self.settings))  # type: ignore[call-overload]
+        return task
 
     def _trained(self, train: Any, valid: Any, watch: Watch, snapshots: Snapshots, snapshot: Path | None) -> JSON:
         assert self.task is not None
@@ -121,9 +136,9 @@ class GradientLearner:
         learner = cls(plan, lambda _: statistics, make_task)
         learner.statistics = statistics
         with seeded(plan.seed):
-            learner.task = make_task(statistics, False)
-        load_model(learner.task.model, folder / WEIGHTS)
-        learner.task.model.to(plan.machine.device).eval()
+            learner.task = learner._made(statistics, pretrained=False)
+        fill(learner.task.model, folder / WEIGHTS)
+        learner.task.model.eval()
         return learner
 
     def _evaluation(self, valid: Any, watch: Watch) -> Callable[[], float | None] | None:
@@ -165,7 +180,7 @@ def predict_rows(
 
     def answers(batch: np.ndarray) -> Predictions | None:
         try:
-            inputs = placed(task.collate(rows.take(batch.tolist())), device)
+            inputs = placed(task.collate(rows.take(batch.tolist())), device, layout_of(settings))
             return task.predict(task.model, inputs)
         except Exception as error:
             if not is_out_of_memory(error) or not ranks.is_alone:

@@ -1,7 +1,7 @@
 """THE loop: every recipe that learns by gradients is trained here.
 
 What happens in a step, in order; to know more, open `feed` (which examples), `optim` (who learns how fast), `guard` (when
-a step is left out) and `checkpoint` (what a snapshot holds):
+a step is left out) and `checkpoint` (what a snapshot holds). What is made before the first step is in `parts`.
 
 1. its examples are drawn from (seed, epoch), cut into micro-batches and made into tensors with one generator an example
    from (seed, step, example), in a thread, while the step before computes;
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -27,22 +26,22 @@ from typing import Any
 import torch
 
 from trainers import optim
-from trainers.averages import averages_of
 from trainers.checkpoint import Snapshots
 from trainers.choice import Evaluate, judge, keep_best
 from trainers.contract import JSON, Machine, Task, Watch
 from trainers.diagnosis import plateau_advice
-from trainers.distributed import Ranks, shard
-from trainers.errors import DataError, InterruptedByUser, StoppedError, UsageError, ZooError
-from trainers.feed import Ahead, Drawn, Feed, total_counts
-from trainers.guard import LossReader, should_skip
+from trainers.distributed import Ranks
+from trainers.errors import InterruptedByUser, StoppedError, ZooError
+from trainers.feed import Ahead, Drawn, total_counts
+from trainers.guard import Reading, should_skip
+from trainers.heap import kept_heap
 from trainers.looking import profiled, watched_activations
 from trainers.memory import MemoryLadder, is_out_of_memory
-from trainers.meter import Meter
 from trainers.network import Network
-from trainers.precision import matmul_precision, placed, products_in
-from trainers.progress import StepLines, rare_collections, summary
-from trainers.rollback import WayBack, next_position, ramp_factor
+from trainers.parts import Parts, make_parts
+from trainers.precision import matmul_precision
+from trainers.progress import rare_collections, summary
+from trainers.rollback import next_position, ramp_factor
 from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
 from trainers.settings import Gradient
 from trainers.state import State
@@ -68,102 +67,55 @@ def train(
     Raises DivergedError on a loss that is not finite or too large, and StoppedError or InterruptedByUser, with
     everything saved, when `watch` says to stop.
     """
-    model, device = task.model, torch.device(machine.device)
-    feed = ranks.first_alone(lambda: make_feed(task, rows, settings, seed=seed, watch=watch))
-    if ranks.is_sharded:
-        shard(model)
-    budget = Budget.of(settings, feed.steps_per_epoch)
-    optimizer = optim.make_optimizer(model, task.roles(), settings, products_in(settings.precision, machine))
-    parameters, averages = optim.all_parameters(optimizer), averages_of(optimizer, settings)
-    network = Network(model, settings, machine, watch.log, ranks, has_fixed_shapes=feed.sizes is None)
-    losses = LossReader(device)
-    state = State(seed, len(feed.examples), settings.batch_size, is_checkpointing=settings.checkpoint_activations)
-
-    def restore(folder: Path) -> None:
-        state.become(snapshots.restore(folder, model, optimizer, averages))
-        network.scaler.load_state_dict(state.scaler)
-
-    def save() -> None:
-        way.note(losses.rest())
-        state.scaler = network.scaler.state_dict()
-        snapshots.write(asdict(state), model, optimizer, averages)
-
-    def drawn(position: int) -> Drawn:
-        window = feed.drawn(position)
-        return replace(window, batches=[replace(b, inputs=placed(b.inputs, device)) for b in window.batches])
-
-    ranks.part_chance(seed)
-    if snapshot is not None:
-        restore(snapshot)
-        if state.is_compiled:
-            network.compile()
-        watch.log(kind="resume", step=state.step, folder=snapshot.name)
-    meter = Meter(task, network, state, machine, watch)
-    ladder, lines = MemoryLadder(feed, task, state, watch.log, ranks), StepLines(watch.log, state, meter)
-    way = WayBack(
-        state,
-        settings,
-        snapshots,
-        optimizer,
-        model,
-        watch=watch,
-        restore=restore,
-        save=save,
-        is_scaled=network.scaler.is_enabled(),
-    )
-    num_frozen_steps, is_frozen = round(settings.freeze_epochs * feed.steps_per_epoch), False
+    given: Any = {"machine": machine, "seed": seed, "watch": watch, "snapshots": snapshots, "snapshot": snapshot}
+    parts = make_parts(task, rows, settings, ranks=ranks, **given)
+    device = torch.device(machine.device)
+    model, state, network, way, meter = task.model, parts.state, parts.network, parts.way, parts.meter
+    steps_per_epoch = parts.feed.steps_per_epoch
+    num_frozen_steps, is_frozen = round(settings.freeze_epochs * steps_per_epoch), False
 
     model.train()
     with (
         snapshots,
-        Ahead(drawn) as ahead,
+        kept_heap(device),
+        Ahead(parts.drawn) as ahead,
         matmul_precision(settings.precision, machine),
         rare_collections() as collect,
         profiled(settings, watch, device) as profile,
         watched_activations(model, settings, watch) as look,
     ):
-        while (ended := why_ended(state, budget, settings)) is None:
+        while (ended := why_ended(state, parts.budget, settings)) is None:
             if reason := ranks.most_urgent(watch.should_stop()):
-                save()
+                parts.save()
                 snapshots.wait()
                 raise stopped(reason, state.step)
 
             began, num_graphs = time.perf_counter(), network.num_graphs
-            before = budget.progress(state.step, state.seconds, state.step_seconds)
-            within = budget.progress_within(state.step, state.seconds, state.step_seconds)
-            factor = lr_factor(within, settings) * ramp_factor(state.step, state.returned_to, settings.rollback_lr)
+            before = parts.budget.progress(state.step, state.seconds, state.step_seconds)
             if is_frozen != (state.step < num_frozen_steps):
                 is_frozen = not is_frozen
-                optim.set_head_only(optimizer, is_frozen)
+                optim.set_head_only(parts.optimizer, is_frozen)
                 meter.forget()
 
             state.position = next_position(state.position, state.passed)
             with meter.counting():
-                window, loss = accumulated(task, network, ahead, ladder, state.position, ranks)
+                window, loss = accumulated(task, network, ahead, parts.ladder, state.position, ranks)
+            lr = set_rates(parts, settings)
             if loss is None:
                 state.num_skipped += 1
                 watch.log(kind="warning", text=f"Step {state.step + 1} skipped: none of its examples has a label.")
             else:
-                network.scaler.unscale_(optimizer)
-                norm = optim.gradient_norm(parameters, settings.clip)
-                skip = should_skip(loss, norm, way.limits())
-                optim.set_rates(optimizer, factor, decay_factor(within, settings), momentum_at(within, settings))
-                optim.step(optimizer, skip)
-                network.scaler.update()
-                optimizer.zero_grad(set_to_none=True)
-                if averages is not None:
-                    averages.update(state.step)
-                way.note(losses.read(state.step + 1, loss, settings.lr * factor, norm, skip, state.position))
+                way.note(stepped(parts, settings, loss, lr))
             state.step += 1
             state.position += 1
             state.num_samples += window.num_examples
 
             took, is_compiling = ranks.slowest(time.perf_counter() - began, network.num_graphs > num_graphs)
             state.add_time(took, is_compiling=is_compiling)
-            state.is_compiled |= network.decide(state.step, budget.seconds_left(state.step, state.seconds))
+            state.is_compiled |= network.decide(state.step, parts.budget.seconds_left(state.step, state.seconds))
             meter.add(window, took, is_compiling=is_compiling)
-            progress = budget.progress(state.step, state.seconds, state.step_seconds)
-            lines.write(progress, settings.lr * factor, way.norm, is_last=progress >= 1)
+            progress = parts.budget.progress(state.step, state.seconds, state.step_seconds)
+            parts.lines.write(progress, lr, way.norm, is_last=progress >= 1)
             collect(state.step)
             profile()
             look(state.step)
@@ -171,63 +123,22 @@ def train(
             if way.is_lost:
                 way.go_back()
                 continue
-            is_due = evaluation_is_due(state, before, progress, settings, budget, feed.steps_per_epoch)
+            is_due = evaluation_is_due(state, before, progress, settings, parts.budget, steps_per_epoch)
             if is_due:
-                way.note(losses.rest())
+                way.note(parts.losses.rest())
                 ranks.average_buffers(model)
-                judge(state, evaluate, watch, model, averages)
+                judge(state, evaluate, watch, model, parts.averages)
                 state.seconds_evaluating = ranks.told(state.seconds_evaluating)
                 model.train()
             if is_due or (settings.save_steps and state.step % settings.save_steps == 0):
-                save()
+                parts.save()
 
     if advice := plateau_advice(state.guard.first_loss, state.guard.losses, settings.lr):
         watch.log(kind="warning", text=advice)
     ranks.wait()  # for what the first one writes
-    kept = keep_best(state, settings, model, snapshots, averages)
-    return {
-        **summary(state, model, feed.steps_per_epoch),
-        **meter.figures(),
-        **network.facts(),
-        "kept": kept,
-        "stopped_because": ended,
-    }
-
-
-def make_feed(task: Task, rows: Any, settings: Gradient, *, seed: int, watch: Watch) -> Feed:
-    """The feed of `rows` under these settings. Raises UsageError or DataError where they do not suit the task."""
-    examples = task.examples(rows, watch.folder)
-    if len(examples) < task.min_rows:
-        raise DataError(f"{len(examples)} training examples: this model needs at least {task.min_rows}. Add rows.")
-    for name in ("batch_size", "micro_batch_size"):
-        if (getattr(settings, name) or task.min_rows) < task.min_rows:
-            raise UsageError(
-                f"train.{name} is {getattr(settings, name)}, but this model needs at least {task.min_rows} rows at "
-                f"once: --set train.{name}={task.min_rows}"
-            )
-    size = settings.micro_batch_size
-    if task.couples_rows and watch.world > 1:
-        raise UsageError(
-            "This recipe's loss compares the rows of a batch with each other, so they cannot be dealt to several "
-            "processes. Start one, without torchrun."
-        )
-    if task.couples_rows and (settings.micro_batch_tokens or (size or settings.batch_size) < settings.batch_size):
-        raise UsageError(
-            "This recipe's loss compares the rows of a batch with each other, so the batch cannot be cut: "
-            "--set train.micro_batch_size=null --set train.micro_batch_tokens=null"
-        )
-    cut = {"rows": size, "tokens": settings.micro_batch_tokens, "min_rows": task.min_rows}
-    sizes = task.sizes(examples)
-    return Feed(
-        task.draw,
-        examples,
-        sizes,
-        cut=cut,
-        batch_size=settings.batch_size,
-        seed=seed,
-        rank=watch.rank,
-        world=watch.world,
-    )
+    kept = keep_best(state, settings, model, snapshots, parts.averages)
+    facts = {**summary(state, model, steps_per_epoch), **meter.figures(), **network.facts()}
+    return {**facts, "kept": kept, "stopped_because": ended}
 
 
 def accumulated(
@@ -284,6 +195,32 @@ def sum_backward(
             torch.autograd.backward(network.scaler.scale(ranks.for_mean(loss)))
         parts.append(loss.detach())
     return ranks.added(reduce(add, parts))
+
+
+def set_rates(parts: Parts, settings: Gradient) -> float:
+    """Give the optimizer the rates, decay and momentum of the coming step; returns the learning rate."""
+    state = parts.state
+    within = parts.budget.progress_within(state.step, state.seconds, state.step_seconds)
+    factor = lr_factor(within, settings) * ramp_factor(state.step, state.returned_to, settings.rollback_lr)
+    optim.set_rates(parts.optimizer, factor, decay_factor(within, settings), momentum_at(within, settings))
+    return settings.lr * factor
+
+
+def stepped(parts: Parts, settings: Gradient, loss: torch.Tensor, lr: float) -> Reading | None:
+    """Let the optimizer step on the gradients of `loss`, unless it or their norm is an outlier.
+
+    Returns what is known of a step by now, on a GPU an earlier one.
+    """
+    state, optimizer, scaler = parts.state, parts.optimizer, parts.network.scaler
+    scaler.unscale_(optimizer)
+    norm = optim.gradient_norm(optim.all_parameters(optimizer), settings.clip)
+    skip = should_skip(loss, norm, parts.way.limits())
+    optim.step(optimizer, skip)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    if parts.averages is not None:
+        parts.averages.update(state.step)
+    return parts.losses.read(state.step + 1, loss, lr, norm, skip, state.position)
 
 
 def why_ended(state: State, budget: Budget, settings: Gradient) -> str | None:

@@ -28,7 +28,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class MemoryLadder:
-    """The rungs that a training has gone down, kept in its state, so that a resumed run begins where it had come to."""
+    """The rungs that a training has gone down, kept in its state, so that a resumed run begins where it had come to.
+
+    One process goes down by itself. Several end with advice: memory runs out in the middle of a backward pass, when the
+    others have begun to exchange gradients and wait for this one there, so they cannot be asked whether to halve.
+    """
 
     def __init__(self, feed: Feed, task: Task, state: State, say: Callable[..., None], ranks: Ranks) -> None:
         self.feed, self.task, self.state, self.say, self.ranks = feed, task, state, say, ranks
@@ -46,7 +50,6 @@ class MemoryLadder:
             return False
         text = " ".join(str(error).split())[:120]
         if not self.ranks.is_alone:
-            # The others are in the middle of exchanging gradients, and cannot be told to begin the step again.
             raise DoesNotFitError(
                 f"Out of memory at step {self.state.step + 1} in process {self.ranks.rank} of {self.ranks.world} "
                 f"({text}). Several processes cannot try again by themselves. Use smaller micro-batches, the batch "

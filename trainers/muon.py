@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from trainers.distributed import Splitting, own_parts
 from trainers.schedule import MOMENTUM_START
 
 Coefficients = Sequence[tuple[float, float, float]]
@@ -90,12 +91,15 @@ def muon_step(
     coefficients: Coefficients,
     skip: Tensor | None = None,
     dtype: torch.dtype | None = None,
+    splitting: Splitting | None = None,
 ) -> None:
     """One step for N matrices of the same shape, in place. Numbers that change between steps are 0-d tensors, so that
     a compiled step is not compiled again when the learning rate moves.
 
     beta2: of the second moment per neuron; None leaves it out.   cautious: decay only where it agrees with the update.
     skip: not zero where nothing is to change.   dtype: see `orthogonalized`.
+    splitting: how the processes share each matrix, where weights, grads and moments are parts. All compute the whole
+    update, from one exchange a shape, and take their part of it: that costs time, but no memory that stays.
     """
     pull = 1 - momentum
     if skip is not None:
@@ -104,12 +108,15 @@ def muon_step(
         is_kept = (skip == 0).float()
         pull, lr = pull * is_kept, lr * is_kept
     _lerp_in_place(moments, grads, pull)
-    update = orthogonalized(torch.stack(_lerp(grads, moments, momentum)), coefficients, dtype)
-    rows, columns = weights[0].shape
+    ahead = torch.stack(_lerp(grads, moments, momentum))
+    update = orthogonalized(ahead if splitting is None else splitting.joined(ahead), coefficients, dtype)
+    rows, columns = update.shape[-2:]
     size = lr * shape_factor(rows, columns)
     if beta2 is not None:
         size = size * neuron_factors(update, neuron_moments, 1 - beta2 if skip is None else (1 - beta2) * is_kept)
     change = update * size
+    if splitting is not None:
+        change = splitting.own(change)
     if weight_decay is not None:
         # In one piece: for small matrices the number of operations costs more than the numbers in them.
         stack = torch.stack(weights)
@@ -179,10 +186,10 @@ class MuonAdamW(torch.optim.Optimizer):
     def _step_adamw(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         states = [self._adamw_state(parameter) for parameter in parameters]
         adamw(
-            parameters,
-            [parameter.grad for parameter in parameters],  # type: ignore[misc]
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            own_parts(parameters),
+            own_parts(parameter.grad for parameter in parameters),
+            own_parts(state["exp_avg"] for state in states),
+            own_parts(state["exp_avg_sq"] for state in states),
             [],
             [state["step"] for state in states],
             fused=parameters[0].device.type in ("cpu", "cuda"),
@@ -215,9 +222,9 @@ class MuonAdamW(torch.optim.Optimizer):
             # Given by a schedule of progress, or else warmed up by steps.
             momentum = group.get("momentum") or momentum_at(int(states[0]["step"]), self.momentum)
             self._muon_function(same[0])(
-                same,
-                [parameter.grad for parameter in same],
-                [state["moment"] for state in states],
+                own_parts(same),
+                own_parts(parameter.grad for parameter in same),
+                own_parts(state["moment"] for state in states),
                 [state["neuron_moment"] for state in states],
                 lr=number(group["lr"]),
                 weight_decay=number(group["weight_decay"]) if group["weight_decay"] else None,
@@ -227,6 +234,7 @@ class MuonAdamW(torch.optim.Optimizer):
                 coefficients=self.coefficients,
                 skip=self.found_inf,
                 dtype=self.dtype,
+                splitting=Splitting.of(same[0]),
             )
             for state in states:
                 state["step"] += 1
@@ -243,7 +251,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     def _muon_function(self, parameter: Tensor) -> Any:
         """The step itself; compiled on CUDA, where its many small kernels cost more than its products."""
-        if not parameter.is_cuda:
+        if not parameter.is_cuda or Splitting.of(parameter) is not None:
             return muon_step
         if self._compiled is None:
             self._compiled = torch.compile(muon_step, dynamic=False)

@@ -115,8 +115,8 @@ class Network:
 
     @property
     def num_graphs(self) -> int:
-        """Graphs compiled since this network was made; 0 without compiling."""
-        return int(self.facts()["compiled_graphs"])
+        """Graphs compiled since this network was made; 0 without compiling. Asked every step, so it looks at one number."""
+        return num_graphs() - self.before["compiled_graphs"] if self.is_compiled else 0
 
     def facts(self) -> JSON:
         """For actual.json: graphs, breaks between them, and recompilations for other shapes."""
@@ -131,7 +131,14 @@ def compilations() -> JSON:
     from torch._dynamo.utils import counters, get_compilation_metrics
 
     return {
-        "compiled_graphs": int(counters["stats"]["unique_graphs"]),
+        "compiled_graphs": num_graphs(),
         "graph_breaks": sum(counters["graph_break"].values()),
         "recompiles": sum(bool(each.recompile_reason) for each in get_compilation_metrics()),
     }
+
+
+def num_graphs() -> int:
+    """How many graphs dynamo has made in this process so far."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])

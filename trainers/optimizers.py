@@ -14,6 +14,7 @@ from trainers.muon import MuonAdamW
 from trainers.settings import Gradient
 
 Groups = list[dict[str, Any]]
+Dtype = torch.dtype | None
 
 
 def optimizer_of(groups: Groups, settings: Gradient, dtype: torch.dtype | None = None) -> torch.optim.Optimizer:
@@ -22,9 +23,7 @@ def optimizer_of(groups: Groups, settings: Gradient, dtype: torch.dtype | None =
     dtype: the format in which the run multiplies matrices, for optimizers that do so too; None: that of the parameters.
     Raises MissingError where its package is missing, UsageError where it cannot run on the parameters' device.
     """
-    if settings.optimizer == "muon+adamw":
-        return muon(groups, settings, dtype)
-    return MAKERS[settings.optimizer](groups, settings)
+    return MAKERS[settings.optimizer](groups, settings, dtype)
 
 
 def device_of(groups: Groups) -> torch.device:
@@ -37,16 +36,16 @@ def is_fused(groups: Groups) -> bool:
     return device_of(groups).type in ("cpu", "cuda")
 
 
-def adamw(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
+def adamw(groups: Groups, settings: Gradient, dtype: Dtype) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, betas=settings.betas, eps=settings.eps, fused=is_fused(groups))
 
 
-def sgd(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
+def sgd(groups: Groups, settings: Gradient, dtype: Dtype) -> torch.optim.Optimizer:
     nesterov = settings.momentum > 0
     return torch.optim.SGD(groups, momentum=settings.momentum, nesterov=nesterov, fused=is_fused(groups))
 
 
-def muon(groups: Groups, settings: Gradient, dtype: torch.dtype | None) -> torch.optim.Optimizer:
+def muon(groups: Groups, settings: Gradient, dtype: Dtype) -> torch.optim.Optimizer:
     if not any(group["kind"] == "muon" for group in groups):
         raise UsageError(
             "train.optimizer is muon+adamw, but this model has no two-dimensional parameter with the role matrix for "
@@ -55,11 +54,11 @@ def muon(groups: Groups, settings: Gradient, dtype: torch.dtype | None) -> torch
     return MuonAdamW(groups, betas=settings.betas, eps=settings.eps, momentum=settings.momentum, dtype=dtype)
 
 
-def adafactor(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
+def adafactor(groups: Groups, settings: Gradient, dtype: Dtype) -> torch.optim.Optimizer:
     return torch.optim.Adafactor(groups)
 
 
-def adamw_8bit(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
+def adamw_8bit(groups: Groups, settings: Gradient, dtype: Dtype) -> torch.optim.Optimizer:
     if device_of(groups).type != "cuda":
         raise UsageError(
             f"train.optimizer is adamw-8bit, which needs a CUDA GPU; this training runs on {device_of(groups).type}. "
@@ -72,7 +71,7 @@ def adamw_8bit(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
 def kept(name: str, arguments: Callable[[Gradient], Mapping[str, Any]]) -> Callable[..., torch.optim.Optimizer]:
     """A maker for the class `name` of pytorch-optimizer, which is imported (five seconds) only when it is used."""
 
-    def make(groups: Groups, settings: Gradient) -> torch.optim.Optimizer:
+    def make(groups: Groups, settings: Gradient, dtype: Dtype) -> torch.optim.Optimizer:
         module = needed("pytorch_optimizer", settings.optimizer)
         return getattr(module, name)(groups, **arguments(settings))  # type: ignore[no-any-return]
 
@@ -98,9 +97,10 @@ def _betas_eps(settings: Gradient) -> dict[str, Any]:
     return {"betas": settings.betas, "eps": settings.eps}
 
 
-MAKERS: Mapping[str, Callable[[Groups, Gradient], torch.optim.Optimizer]] = {
+MAKERS: Mapping[str, Callable[[Groups, Gradient, Dtype], torch.optim.Optimizer]] = {
     "adamw": adamw,
     "sgd": sgd,
+    "muon+adamw": muon,
     "adafactor": adafactor,
     "adamw-8bit": adamw_8bit,
     # The gradient is clipped by the loop already.

@@ -10,6 +10,7 @@ import torch
 
 from trainers.contract import Machine
 from trainers.errors import MissingError, UsageError
+from trainers.settings import Gradient
 
 FP8_FROM = (8, 9)
 """The compute capability from which Nvidia's GPUs multiply in FP8: Ada; Hopper is 9.0."""
@@ -89,18 +90,32 @@ def with_fp8_products(model: torch.nn.Module, machine: Machine) -> None:
     convert_to_float8_training(model, module_filter_fn=fits)
 
 
-def placed(inputs: Any, device: torch.device) -> Any:
-    """The same nested inputs with every tensor on `device`; CUDA copies run beside computing, from pinned memory."""
+def layout_of(settings: Gradient) -> torch.memory_format:
+    """How pictures and kernels lie in memory: channels last where train.channels_last asks for it."""
+    return torch.channels_last if settings.channels_last else torch.preserve_format
+
+
+def placed(inputs: Any, device: torch.device, layout: torch.memory_format = torch.preserve_format) -> Any:
+    """The same nested inputs with every tensor on `device`; CUDA copies run beside computing, from pinned memory.
+
+    layout: of tensors (rows, channels, height, width); others keep theirs.
+    """
     if isinstance(inputs, torch.Tensor):
+        inputs = inputs.contiguous(memory_format=layout) if is_reordered(inputs, layout) else inputs
         if device.type == "cuda":
             return inputs.pin_memory().to(device, non_blocking=True)
         return inputs if device.type == "cpu" else inputs.to(device)
-    if device.type == "cpu":
+    if device.type == "cpu" and layout is torch.preserve_format:
         return inputs
     if isinstance(inputs, Mapping) and type(inputs) is dict:
-        return {key: placed(value, device) for key, value in inputs.items()}
+        return {key: placed(value, device, layout) for key, value in inputs.items()}
     if type(inputs) in (list, tuple):
-        return type(inputs)(placed(value, device) for value in inputs)
+        return type(inputs)(placed(value, device, layout) for value in inputs)
     if isinstance(inputs, tuple):
-        return type(inputs)(*(placed(value, device) for value in inputs))
+        return type(inputs)(*(placed(value, device, layout) for value in inputs))
     return inputs.to(device) if hasattr(inputs, "to") else inputs
+
+
+def is_reordered(tensor: torch.Tensor, layout: torch.memory_format) -> bool:
+    """Whether `layout` says how this tensor is to lie: one of four dimensions, and not just as it is."""
+    return tensor.ndim == 4 and layout is not torch.preserve_format

@@ -35,8 +35,9 @@ OPTIMIZER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "adafactor": {"lr": 1e-2},  # Shazeer & Stern 2018, arXiv 1804.04235
 }
 """What a setting is under an optimizer where neither recipe nor user says it."""
-SHARDED_OPTIMIZERS = ("adamw", "sgd")
-"""They treat every number by itself, so a part of a matrix is as good as the whole."""
+SHARDED_OPTIMIZERS = ("adamw", "sgd", "muon+adamw")
+"""The first two treat every number by itself, so a part of a matrix is as good as the whole; Muon puts its directions
+together first."""
 
 
 class _Settings(BaseModel):
@@ -96,6 +97,7 @@ class Gradient(_Settings):
     keep: Literal["best", "last"] = "best"
     guard: bool = Field(True, description="skip outlying steps and go back when the loss stays high; False: end")
     rollback_lr: float = Field(1.0, gt=0, le=1, description="lr factor after going back, rising to 1 in 200 steps")
+    channels_last: bool = Field(False, description="pictures lie in memory pixel by pixel, as convolutions read them")
     checkpoint_activations: bool = Field(False, description="compute activations twice to save memory")
     shard: bool = Field(False, description="split the model among the processes of torchrun (FSDP2)")
     profile: bool = Field(False, description="trace a few steps: profile/ in the run folder")

@@ -21,7 +21,7 @@ class PlainViews:
         """data_config: as `timm.data.resolve_data_config` returns it."""
         from timm.data.transforms_factory import create_transform
 
-        # The last two steps turn bytes into normalised floats; that happens on the device, in `cnn.normalised`.
+        # The last two steps turn bytes into normalised floats; that happens on the device, in `normalised`.
         self.steps = create_transform(**data_config, is_training=False).transforms[:-2]
         self.kept: dict[Path, np.ndarray] = {}
         self.num_bytes = 0
@@ -44,7 +44,7 @@ class PlainViews:
 
 
 def normalised(pictures: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
-    """uint8 (rows, 3, side, side) to floats as timm's ToTensor and Normalize make them, channels last."""
+    """uint8 (rows, 3, side, side) to floats as timm's ToTensor and Normalize make them, in the same order of memory."""
     mean = torch.tensor(config["mean"], device=pictures.device).view(3, 1, 1)
     std = torch.tensor(config["std"], device=pictures.device).view(3, 1, 1)
-    return ((pictures.float() / 255 - mean) / std).contiguous(memory_format=torch.channels_last)
+    return (pictures.float() / 255 - mean) / std

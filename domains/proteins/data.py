@@ -19,15 +19,21 @@ from domains.proteins import mutants, similarity
 from domains.proteins.baselines import composition
 from domains.proteins.readers import Raw, read_raw
 from domains.proteins.residues import cleaned, counted, look_like_dna
-from domains.shared.frames import FrameTable, choose_column
-from domains.shared.targets import bad_targets, class_names, infer_task, target_values
+from domains.shared.frames import FrameTable
+from domains.shared.roles import (
+    IMBALANCED_SHARE,
+    keep_split_columns,
+    largest_share,
+    named_or_only_target,
+    one_a_row,
+    task_of_target,
+)
+from domains.shared.targets import bad_targets, class_names, target_values
 from trainers.errors import DataError
 
 USUAL_LIMIT = 1022
 """Residues that ESM-2 was trained on at most (1,024 tokens with start and end); Lin et al. 2023, methods."""
 LENGTH_MARKS = (62, 126, 254, 510, USUAL_LIMIT, 2046)
-PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
-IMBALANCED_SHARE = 0.8
 SLOW_SECONDS = 20.0
 
 
@@ -42,7 +48,7 @@ def read(data: Any, request: Request) -> Reading:
     if not len(raw.frame):
         raise DataError(f"{where}: there is a header but no row.")
     target, said = _target(raw, request, where)
-    task, notice = _task(raw, target, request)
+    task, notice = task_of_target(raw.frame, target, request, comma=raw.comma)
     clean = cleaned(raw.frame[raw.sequence].tolist())
     notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices, *_long_notice(clean.sequences)]
     _check_dna(clean.sequences, where, notices, training=request.facts is None)
@@ -56,10 +62,10 @@ def read(data: Any, request: Request) -> Reading:
         bad += _repeated_ids(raw)
         notices += _settle_repeats(columns, target, task)
         notices += _time_notice(clean.sequences)
-    _keep_other(columns, raw, request, where, target)
+    keep_split_columns(columns, raw.frame, request, where=where, target=target)
     context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
     table = FrameTable(pd.DataFrame(columns), _ids(raw), target, context)
-    return Reading(table, task, target, tuple(_one_a_row(bad)), tuple(notices))
+    return Reading(table, task, target, tuple(one_a_row(bad)), tuple(notices))
 
 
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
@@ -70,11 +76,11 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
     stratum = table.target().astype(str) if task == "classification" else None
     sequences = table.column("sequence").tolist()
     distinct, code = np.unique(np.asarray(sequences, object), return_inverse=True)
-    if request.group:
+    if request.group and request.group in table.frame.columns:
         group = table.column(request.group).astype(str).to_numpy()
         return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
     if "split" in table.frame.columns and request.target != "split":
-        given = [PARTS[str(name).strip().lower()] for name in table.column("split")]
+        given = table.column("split").tolist()
         return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)
     variants = mutants.aligned_mutants(sequences)
     if variants is not None:
@@ -111,7 +117,7 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
         **{f"longer_than_{mark}": int((lengths > mark).sum()) for mark in LENGTH_MARKS},
     }
     if classes:
-        sizes["largest_share"] = float(np.unique(target.astype(str), return_counts=True)[1].max() / len(target))
+        sizes["largest_share"] = largest_share(target)
     schema = {"sequence": train.context["sequence"], "id_column": train.context["id_column"]}
     return Facts("proteins", task, train.target_name, len(train), classes, sizes, schema)
 
@@ -130,26 +136,11 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 
 
 def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
-    """The target column, None where predicting; and what to say about it."""
-    if request.facts is not None and request.target is None:
-        return None, []
-    if request.target is not None:
-        flag = "--target"
-        return choose_column(raw.frame, request.target, request.labels or where, flag), []
     taken = {raw.sequence, raw.id_column, request.group, request.order, "split", None}
     left = [str(name) for name in raw.frame.columns if name not in taken]
-    if len(left) == 1:
-        return left[0], [f"column {left[0]!r} is predicted: it is the only one besides ids and sequences"]
-    if not left:
-        raise DataError(f"{where}: no column of labels beside the sequences. FASTA: name a table with --labels FILE.")
-    raise DataError(f"{where}: which column is to be predicted? Name it with --target. Columns: {', '.join(left)}.")
-
-
-def _task(raw: Raw, target: str | None, request: Request) -> tuple[str, str]:
-    if request.facts is not None:
-        return request.facts.task, ""
-    assert target is not None
-    return infer_task(raw.frame[target], request.task, comma=raw.comma)
+    where = (request.labels or where) if request.target is not None else where
+    advice = " FASTA: name a table with --labels FILE."
+    return named_or_only_target(raw.frame, request, left, where=where, what="sequences", advice=advice)
 
 
 def _long_notice(sequences: Sequence[str]) -> list[str]:
@@ -212,31 +203,10 @@ def _settle_repeats(columns: dict[str, Any], target: str | None, task: str) -> l
     return [f"{what}: each carries the mean of its sequence"]
 
 
-def _keep_other(columns: dict[str, Any], raw: Raw, request: Request, where: str, target: str | None) -> None:
-    """The columns that a split needs."""
-    if request.facts is None:
-        for name in filter(None, (request.group, request.order)):
-            columns.setdefault(name, raw.frame[choose_column(raw.frame, name, where, "--group or --order")])
-        if "split" in raw.frame.columns and target != "split":
-            texts = raw.frame["split"].astype(str).str.strip().str.lower()
-            if texts.isin(list(PARTS)).all() and texts.nunique() > 1:
-                columns["split"] = texts
-
-
 def _ids(raw: Raw) -> np.ndarray:
     if raw.id_column is None:
         return np.array([str(i) for i in range(len(raw.frame))], dtype=object)
     return raw.frame[raw.id_column].astype(str).to_numpy(object)
-
-
-def _one_a_row(bad: Sequence[BadRow]) -> list[BadRow]:
-    """The reasons of each row as one, in the order of the file."""
-    found: dict[int, BadRow] = {}
-    for row in bad:
-        before = found.get(row.position)
-        reason = f"{before.reason}; {row.reason}" if before else row.reason
-        found[row.position] = BadRow(row.position, row.place, reason)
-    return [found[position] for position in sorted(found)]
 
 
 def _of_rows(links: similarity.Links | None, code: np.ndarray) -> similarity.Links | None:

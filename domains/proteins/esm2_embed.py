@@ -18,9 +18,9 @@ from torch import nn
 
 from domains.contract import Facts
 from domains.proteins.esm2 import NUM_ADDED_TOKENS, num_parameters, pooled, tokens
-from domains.proteins.esm2_weights import find, load_encoder, random_shape, read_config
-from domains.proteins.estimates import length_notes, num_tokens_seen, random_notes, weights_facts
-from domains.shared.weights import resolve_reference
+from domains.proteins.esm2_weights import find, load_encoder, read_config
+from domains.proteins.estimates import length_notes, num_tokens_seen
+from domains.shared.weights import random_notes, random_shape, resolve_reference, weights_facts
 from trainers.contract import JSON, Machine, Plan
 from trainers.embed import EmbedLearner, Head
 from trainers.errors import MissingError
@@ -62,7 +62,7 @@ def plan(facts: Facts, options: Options, settings: Embed, machine: Machine) -> J
         "num_steps": steps,
         "encoding_flops": 2 * encoder * num_tokens_seen(facts, options.max_residues),
         "memory_bytes": 4 * encoder + activations + 4 * facts.num_rows * width,
-        "weights": weights_facts(options.weights),
+        "weights": weights_facts(options.weights, find),
         "notes": [*random_notes(options.weights), *length_notes(facts, options.max_residues)],
     }
 

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from domains.contract import Facts
 from domains.proteins.esm2 import NUM_ADDED_TOKENS, empty_encoder, encoder_roles, num_parameters, pooled, tokens
-from domains.proteins.esm2_weights import load_encoder, read_config
-from domains.proteins.estimates import length_notes, num_tokens_seen, random_notes, weights_facts
+from domains.proteins.esm2_weights import find, load_encoder, read_config
+from domains.proteins.estimates import length_notes, num_tokens_seen
+from domains.shared.weights import random_notes, weights_facts
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
 from trainers.outcome import Outcome, fit_outcome
@@ -70,7 +71,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
         "num_steps": steps if settings.seconds is None else None,
         "flops_per_epoch": 6 * total * num_tokens_seen(facts, options.max_residues),
         "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
-        "weights": weights_facts(options.weights),
+        "weights": weights_facts(options.weights, find),
         "notes": [*random_notes(options.weights), *length_notes(facts, options.max_residues)],
     }
 

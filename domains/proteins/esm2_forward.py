@@ -24,13 +24,14 @@ def can_walk(encoder: Any, numbers_BL: Tensor) -> bool:
     """Whether `last_states` may be used: on CPU, uncompiled, for rotary positions without dropout of attention.
 
     Compiled, transformers' own code becomes one graph and its passes are fused; kernels called by name would break it.
-    And layers that are split among processes, or computed twice to save memory, must be called as a whole.
+    Layers that are split among processes, or computed twice to save memory, must be called as a whole; and those that
+    somebody watches (train.watch_activations) one by one, where the walk takes query, key and value together.
     """
     is_eager_cpu = numbers_BL.device.type == "cpu" and not torch.compiler.is_compiling()
     has_kernel = encoder.rotary_embeddings is not None and not encoder.config.attention_probs_dropout_prob
     layer = encoder.encoder.layer[0]
     is_plain = not (isinstance(layer, FSDPModule) or getattr(layer, "gradient_checkpointing", False))
-    return is_eager_cpu and has_kernel and is_plain
+    return is_eager_cpu and has_kernel and is_plain and not layer.attention.self.query._forward_hooks
 
 
 def last_states(encoder: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:
@@ -76,9 +77,9 @@ def interleaved(rows: Tensor, num_heads: int) -> Tensor:
 
 
 def rotations(inverse_frequencies: Tensor, num_tokens: int) -> Tensor:
-    """Complex numbers (L, 1, E / 2) of length 1 that turn position by position. Su et al. 2021, arXiv 2104.09864."""
+    """Complex numbers (L, E / 2) of length 1 that turn position by position. Su et al. 2021, arXiv 2104.09864."""
     positions = torch.arange(num_tokens, dtype=torch.float32)
-    angles = torch.outer(positions, inverse_frequencies.float())[:, None]
+    angles = torch.outer(positions, inverse_frequencies.float())
     return torch.polar(torch.ones_like(angles), angles)
 
 

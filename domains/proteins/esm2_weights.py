@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from domains.proteins.esm2 import VOCABULARY, empty_encoder, esm2_config, without_contact_head
-from domains.shared.weights import Weights, quiet_transformers, read_torch, resolve
+from domains.shared.weights import Weights, quiet_transformers, random_shape, read_torch, resolve
 from trainers.contract import JSON
-from trainers.errors import DataError, MissingError, UsageError, did_you_mean
+from trainers.errors import DataError, MissingError, did_you_mean
 
 FAIR_ESM_NAMES = (
     "esm2_t6_8M_UR50D",
@@ -27,7 +27,6 @@ FAIR_ESM_NAMES = (
     "esm2_t36_3B_UR50D",
     "esm2_t48_15B_UR50D",
 )
-_RANDOM = re.compile(r"random:(\d+)x(\d+)")
 _FAIR_PREFIX = re.compile(r"^(encoder\.)?(sentence_encoder\.)?")
 _FAIR_PARTS = {
     "self_attn.q_proj": "attention.self.query",
@@ -39,19 +38,6 @@ _FAIR_PARTS = {
     "fc2": "output.dense",
     "final_layer_norm": "LayerNorm",
 }
-
-
-def random_shape(spec: str) -> tuple[int, int] | None:
-    """(layers, width) of "random:6x320"; None for any other spec. Raises UsageError for a malformed one."""
-    if not spec.startswith("random"):
-        return None
-    found = _RANDOM.fullmatch(spec)
-    layers, width = map(int, found.groups()) if found else (0, 0)
-    if not layers or not width or width % 16:
-        raise UsageError(
-            f"options.weights: {spec!r}: write random:LAYERSxWIDTH, WIDTH a multiple of 16 (random:6x320)."
-        )
-    return layers, width
 
 
 def find(spec: str) -> Weights:

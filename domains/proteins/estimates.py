@@ -4,20 +4,6 @@ from __future__ import annotations
 
 from domains.contract import Facts
 from domains.proteins.esm2 import NUM_ADDED_TOKENS
-from domains.proteins.esm2_weights import find, random_shape
-from trainers.contract import JSON
-
-
-def weights_facts(spec: str) -> JSON:
-    """Id, revision and sha256 of the weights; the spec alone for random ones. Raises MissingError."""
-    if random_shape(spec):
-        return {"id": spec, "revision": "", "sha256": ""}
-    return {name: value for name, value in find(spec).reference().items() if name != "path"}
-
-
-def random_notes(spec: str) -> list[str]:
-    """A warning where nothing was pretrained."""
-    return [f"{spec}: random weights, nothing pretrained; good for trying out only"] if random_shape(spec) else []
 
 
 def length_notes(facts: Facts, max_residues: int) -> list[str]:

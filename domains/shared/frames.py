@@ -33,7 +33,7 @@ class FrameReading(NamedTuple):
     comma: decimal commas."""
 
     frame: pd.DataFrame
-    places: Places
+    places: Sequence[str]
     notices: tuple[str, ...] = ()
     ragged: tuple[tuple[int, str], ...] = ()
     comma: bool = False

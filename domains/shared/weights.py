@@ -1,6 +1,7 @@
 """Pretrained weights: where they are, what identifies them, and their tensors. Nothing is unpickled freely.
 
-`resolve` turns `options.weights` (hub id, folder or file) into `Weights`; `read_tensors` reads one file safely.
+`resolve` turns `options.weights` (hub id, folder or file) into `Weights`; `read_tensors` reads one file safely;
+`random_shape` reads the specs of weights that nobody trained.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import argparse
 import hashlib
 import os
 import pickle
+import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 CONFIG = ("*.json",)
 # In order of preference: the safe format first, pickled tensors only where a hub entry has nothing else.
 FORMATS = ("*.safetensors", "*.bin")
+RANDOM_HEAD_SIZE = 16
+"""Numbers a head of attention, of weights drawn at random."""
+_RANDOM = re.compile(r"random:(\d+)x(\d+)")
 FILE_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
@@ -81,6 +86,31 @@ def resolve_reference(reference: JSON) -> Weights:
             f"expected {reference['sha256'][:12]} of {reference['id']}). Put the right file back."
         )
     return weights
+
+
+def random_shape(spec: str) -> tuple[int, int] | None:
+    """(layers, width) of "random:2x64"; None for any other spec. Raises UsageError for a malformed one."""
+    if not spec.startswith("random"):
+        return None
+    found = _RANDOM.fullmatch(spec)
+    layers, width = map(int, found.groups()) if found else (0, 0)
+    if not layers or not width or width % RANDOM_HEAD_SIZE:
+        raise UsageError(
+            f"options.weights: {spec!r}: write random:LAYERSxWIDTH, WIDTH a multiple of {RANDOM_HEAD_SIZE} (random:2x64)."
+        )
+    return layers, width
+
+
+def random_notes(spec: str) -> list[str]:
+    """A warning where nothing was pretrained."""
+    return [f"{spec}: random weights, nothing pretrained; good for trying out only"] if random_shape(spec) else []
+
+
+def weights_facts(spec: str, find: Callable[[str], Weights]) -> JSON:
+    """Id, revision and sha256 of the weights that `find` finds; the spec alone for random ones. Raises MissingError."""
+    if random_shape(spec):
+        return {"id": spec, "revision": "", "sha256": ""}
+    return {name: value for name, value in find(spec).reference().items() if name != "path"}
 
 
 def looks_like_path(spec: str) -> bool:

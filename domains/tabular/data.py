@@ -15,6 +15,7 @@ from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Req
 from domains.metrics import classification_metrics, regression_metrics
 from domains.shared.cells import clean_texts
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
+from domains.shared.roles import PARTS, one_a_row
 from domains.shared.targets import bad_targets, class_names, infer_task, target_values
 from domains.tabular.baselines import linear
 from domains.tabular.columns import converted, described, gives_away, is_row_number, names_like, recognised
@@ -22,7 +23,6 @@ from trainers.errors import DataError, did_you_mean
 
 ID_NAMES = ("id",)
 SPLIT_NAMES = ("split",)
-PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 # Below this share of repeated rows a score can hardly move; above the other, repeats are the nature of coarse columns
 # (survey answers), and keeping them together would leave the test without the commonest rows.
 FEW_REPEATS = 0.005
@@ -70,7 +70,7 @@ def _read_first(data: Any, request: Request, where: str) -> Reading:
     }
     table = FrameTable(pd.DataFrame({name: columns[name] for name in names}), _ids(frame, id_column), target, context)
     said = (*reading.notices, *([notice] if notice else []), *notices, *_said_ids(request, id_column))
-    return Reading(table, task, target, tuple(_one_a_row(bad)), said)
+    return Reading(table, task, target, tuple(one_a_row(bad)), said)
 
 
 def _read_again(data: Any, request: Request, where: str) -> Reading:
@@ -99,7 +99,7 @@ def _read_again(data: Any, request: Request, where: str) -> Reading:
     if id_column is None or id_column not in frame.columns:
         id_column = names_like(frame, ID_NAMES) if id_column is None else None
     table = FrameTable(pd.DataFrame(columns), _ids(frame, id_column), target, {"comma": comma, "id_column": id_column})
-    return Reading(table, facts.task, target, tuple(_one_a_row(bad)), tuple(notices))
+    return Reading(table, facts.task, target, tuple(one_a_row(bad)), tuple(notices))
 
 
 def _chosen_target(frame: pd.DataFrame, request: Request, where: str) -> str:
@@ -112,14 +112,6 @@ def _chosen_target(frame: pd.DataFrame, request: Request, where: str) -> str:
 def _bad_rows(reading: FrameReading, target: str, task: str) -> list[BadRow]:
     ragged = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
     return [*ragged, *bad_targets(reading.frame[target], task, reading.places, comma=reading.comma)]
-
-
-def _one_a_row(bad: Sequence[BadRow]) -> list[BadRow]:
-    """The first reason of each row, in the order of the file."""
-    first: dict[int, BadRow] = {}
-    for row in bad:
-        first.setdefault(row.position, row)
-    return [first[position] for position in sorted(first)]
 
 
 def _refuse_constant(values: np.ndarray, task: str, target: str, where: str) -> None:

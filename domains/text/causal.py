@@ -17,11 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import load_file, save_file
 
 from domains.contract import Facts
-from domains.shared.weights import quiet_transformers
+from domains.shared.weights import quiet_transformers, random_notes, random_shape, weights_facts
 from domains.text import causal_weights as languages
 from domains.text.causal_task import SCORES_AT_ONCE, Answering, CausalTask, check_scores
 from domains.text.causal_tokens import Scribe
-from domains.text.encoder_weights import random_shape
 from trainers.checkpoint import write_json
 from trainers.contract import JSON, Machine, Plan, Predictions, Watch
 from trainers.errors import UsageError
@@ -94,7 +93,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
         "num_trained": trained,
         "num_steps": steps if settings.seconds is None else None,
         "memory_bytes": memory_bytes(config, options, settings, machine, (total, trained)),
-        "weights": {name: value for name, value in languages.reference(options.weights).items() if name != "path"},
+        "weights": weights_facts(options.weights, languages.find),
         "notes": notes(facts, options),
     }
 
@@ -133,9 +132,7 @@ def num_adapter_parameters(config: Any, options: Options) -> int:
 
 def notes(facts: Facts, options: Options) -> list[str]:
     """What to expect of long rows, and a warning where nothing was pretrained."""
-    found = []
-    if random_shape(options.weights):
-        found.append(f"{options.weights}: random weights, nothing pretrained; good for trying out only")
+    found = random_notes(options.weights)
     longest = facts.sizes["longest_characters"] / CHARACTERS_PER_TOKEN
     if longest > options.max_tokens:
         found.append(
@@ -157,6 +154,7 @@ def build(plan: Plan) -> CausalLearner:
             (fitted["weights"]["id"] if pretrained else None),
             lambda text: learner.batch.say(kind="warning", text=text),
         ),
+        brings_all=plan.options["method"] == "all",
     )
     return CausalLearner(learner)
 
@@ -224,7 +222,7 @@ def make_task(plan: Plan, fitted: JSON, source: str | None, say: Callable[[str],
         else languages.load_tokenizer(spec, config.vocab_size)
     )
     language = _language(plan, options, spec if options.method == "lora" else source, config)
-    if spec != source or not random_shape(spec):
+    if options.method == "lora" or source is not None:
         check_scores(language, spec)
     if options.method == "lora":
         language = with_adapters(language, options)

@@ -14,8 +14,7 @@ import torch
 from torch import nn
 
 from domains.shared.attention import attention
-from domains.shared.weights import Weights, quiet_transformers, resolve, resolve_reference
-from domains.text.encoder_weights import HEAD_SIZE, random_shape
+from domains.shared.weights import RANDOM_HEAD_SIZE, Weights, quiet_transformers, random_shape, resolve, resolve_reference
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, UsageError
 
@@ -210,7 +209,7 @@ def _random_config(layers: int, width: int) -> Any:
         vocab_size=RANDOM_VOCABULARY,
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=width // HEAD_SIZE,
+        num_attention_heads=width // RANDOM_HEAD_SIZE,
         intermediate_size=2 * width,
         max_position_embeddings=_LONGEST_RANDOM,
         tie_word_embeddings=True,

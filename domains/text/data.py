@@ -2,7 +2,8 @@
 
 labelled  a text with a class, several classes or a number
 tagged    a sentence with a tag a word
-pairs     a text to be answered by another: prompt and completion, source and translation, a chat
+pairs     a prompt with its completion, or a chat
+parallel  a source text with the target text it is to become: a translation, a summary
 corpus    running text without labels, cut into shards
 
 See `domains.contract.Domain` for what the functions do.
@@ -18,18 +19,10 @@ from typing import Any
 from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import read_frame
 
-SHAPE_OF_TASK = {"ner": "tagged", "seq2seq": "pairs"}
+SHAPE_OF_TASK = {"ner": "tagged", "seq2seq": "parallel"}
 PAIR_COLUMNS = (
-    "prompt",
-    "completion",
-    "response",
-    "answer",
-    "instruction",
-    "output",
-    "source",
-    "target",
-    "messages",
-    "conversations",
+    *("prompt", "completion", "response", "answer", "instruction", "output", "source", "target"),
+    *("messages", "conversations"),
 )
 TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".parquet", ".pq")
 

@@ -6,7 +6,6 @@ Devlin et al. 2019, arXiv 1810.04805, section 4.1; the mean over tokens is what 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from domains.contract import Facts
+from domains.shared.weights import random_shape
 from domains.text import encoder_weights as encoders
-from domains.text.estimates import cropping_notes, num_tokens, weights_facts
+from domains.text.estimates import cropping_notes, encoder_estimates
 from domains.text.tokens import TextTokenizer, of_words
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
-from trainers.errors import UsageError
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, Outcome, fit_outcome
 from trainers.settings import Gradient
@@ -39,11 +38,6 @@ TINY: JSON = {
         "compile": "off",
     },
 }
-# AdamW in float32: weight, gradient and two moments.
-BYTES_PER_PARAMETER = 16
-# Activations kept for the backward pass, per token, layer and width; Korthikanti et al. 2022, arXiv 2205.05198, eq. 2,
-# less the attention matrix, which sdpa does not keep. In bytes with 16-bit activations.
-ACTIVATION_BYTES = 34
 
 
 class Options(BaseModel):
@@ -62,26 +56,8 @@ class Options(BaseModel):
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
     """Estimates from lengths and architecture. Raises MissingError where the weights are not to be had, UsageError for
     more tokens than the encoder has positions."""
-    config = encoders.read_config(options.weights)
-    limit = encoders.most_tokens(config)
-    if options.max_tokens > limit:
-        raise UsageError(
-            f"options.max_tokens is {options.max_tokens}, but {options.weights} reads {limit} tokens at most: "
-            f"--set options.max_tokens={limit}"
-        )
-    total = encoders.num_parameters(config) + (config["hidden_size"] + 1) * facts.num_outputs
-    rows = settings.micro_batch_size or settings.batch_size
-    widest = min(rows * options.max_tokens, settings.micro_batch_tokens or rows * options.max_tokens)
-    activations = widest * config["num_hidden_layers"] * config["hidden_size"] * ACTIVATION_BYTES
-    steps = settings.steps or math.ceil((settings.epochs or 10) * facts.num_rows / settings.batch_size)
-    return {
-        "num_parameters": total,
-        "num_steps": steps if settings.seconds is None else None,
-        "flops_per_epoch": 6 * total * num_tokens(facts, options.max_tokens),
-        "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
-        "weights": weights_facts(options.weights),
-        "notes": cropping_notes(facts, options.weights, options.max_tokens),
-    }
+    notes = cropping_notes(facts, options.weights, options.max_tokens)
+    return {**encoder_estimates(facts, options, settings, facts.num_outputs), "notes": notes}
 
 
 def build(plan: Plan) -> GradientLearner:
@@ -106,7 +82,7 @@ def load(plan: Plan, folder: Path) -> GradientLearner:
 def _statistics(plan: Plan, train: Any) -> JSON:
     """Everything fitted or read: outcome, architecture, tokenizer."""
     spec, config = plan.options["weights"], encoders.read_config(plan.options["weights"])
-    is_random = encoders.random_shape(spec) is not None
+    is_random = random_shape(spec) is not None
     tokenizer = of_words(list(train.column("text"))) if is_random else encoders.load_tokenizer(spec, config)
     outcome = fit_outcome(train.target(), plan.facts["classes"], plan.options["class_weights"])
     return {"config": config, "outcome": outcome.as_json(), **tokenizer.as_json()}

@@ -13,14 +13,12 @@ import torch
 from torch import nn
 
 from domains.shared.attention import attention
-from domains.shared.weights import Weights, quiet_transformers, resolve
+from domains.shared.weights import RANDOM_HEAD_SIZE, Weights, quiet_transformers, random_shape, resolve
 from domains.text.tokens import WORD_TOKENIZER_SIZE, TextTokenizer, of_folder
 from trainers.contract import JSON, Role, RoleKind
-from trainers.errors import DataError, MissingError, UsageError
+from trainers.errors import DataError, MissingError
 
 DEMO = "demo"
-HEAD_SIZE = 16
-_RANDOM = re.compile(r"random:(\d+)x(\d+)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|albert_layer_groups)\.(\d+)\.")
 _TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
 _ALIASES = {"hidden_size": "dim", "num_hidden_layers": "n_layers"}
@@ -31,19 +29,6 @@ _COUNTS_FROM_PAD = (
     *("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm"),
     *("mpnet", "longformer"),
 )
-
-
-def random_shape(spec: str) -> tuple[int, int] | None:
-    """(layers, width) of "random:2x64"; None for any other spec. Raises UsageError for a malformed one."""
-    if not spec.startswith("random"):
-        return None
-    found = _RANDOM.fullmatch(spec)
-    layers, width = map(int, found.groups()) if found else (0, 0)
-    if not layers or not width or width % HEAD_SIZE:
-        raise UsageError(
-            f"options.weights: {spec!r}: write random:LAYERSxWIDTH, WIDTH a multiple of {HEAD_SIZE} (random:2x64)."
-        )
-    return layers, width
 
 
 def find(spec: str) -> Weights:
@@ -193,7 +178,7 @@ def _random_config(layers: int, width: int) -> JSON:
         "vocab_size": WORD_TOKENIZER_SIZE,
         "hidden_size": width,
         "num_hidden_layers": layers,
-        "num_attention_heads": width // HEAD_SIZE,
+        "num_attention_heads": width // RANDOM_HEAD_SIZE,
         "intermediate_size": 4 * width,
         "max_position_embeddings": 512,
         "type_vocab_size": 1,

@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
+import math
+from typing import Protocol
+
 from domains.contract import Facts
-from domains.text.encoder_weights import find, random_shape
+from domains.shared.weights import random_notes, weights_facts
+from domains.text import encoder_weights as encoders
 from trainers.contract import JSON
+from trainers.errors import UsageError
+from trainers.settings import Gradient
+
+# AdamW in float32: weight, gradient and two moments.
+BYTES_PER_PARAMETER = 16
+# Activations kept for the backward pass, per token, layer and width; Korthikanti et al. 2022, arXiv 2205.05198, eq. 2,
+# less the attention matrix, which sdpa does not keep. In bytes with 16-bit activations.
+ACTIVATION_BYTES = 34
 
 CHARACTERS_PER_TOKEN = 4.2
 """Of English prose under BERT's word pieces (AG News: 4.2, start and end included); other scripts have fewer."""
 
 
-def weights_facts(spec: str) -> JSON:
-    """Id, revision and sha256 of the weights; the spec alone for random ones. Raises MissingError."""
-    if random_shape(spec):
-        return {"id": spec, "revision": "", "sha256": ""}
-    return {name: value for name, value in find(spec).reference().items() if name != "path"}
+class Sized(Protocol):
+    """What every encoder recipe's options say of size."""
+
+    weights: str
+    max_tokens: int
+
+
+def encoder_estimates(facts: Facts, options: Sized, settings: Gradient, num_outputs: int) -> JSON:
+    """Parameters, steps, FLOPs and memory from lengths and architecture.
+
+    Raises MissingError where the weights are not to be had, UsageError for more tokens than the encoder has positions.
+    """
+    config = encoders.read_config(options.weights)
+    limit = encoders.most_tokens(config)
+    if options.max_tokens > limit:
+        raise UsageError(
+            f"options.max_tokens is {options.max_tokens}, but {options.weights} reads {limit} tokens at most: "
+            f"--set options.max_tokens={limit}"
+        )
+    total = encoders.num_parameters(config) + (config["hidden_size"] + 1) * num_outputs
+    rows = settings.micro_batch_size or settings.batch_size
+    widest = min(rows * options.max_tokens, settings.micro_batch_tokens or rows * options.max_tokens)
+    activations = widest * config["num_hidden_layers"] * config["hidden_size"] * ACTIVATION_BYTES
+    steps = settings.steps or math.ceil((settings.epochs or 10) * facts.num_rows / settings.batch_size)
+    return {
+        "num_parameters": total,
+        "num_steps": steps if settings.seconds is None else None,
+        "flops_per_epoch": 6 * total * num_tokens(facts, options.max_tokens),
+        "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
+        "weights": weights_facts(options.weights, encoders.find),
+    }
 
 
 def num_tokens(facts: Facts, max_tokens: int) -> int:
@@ -25,7 +63,7 @@ def num_tokens(facts: Facts, max_tokens: int) -> int:
 
 def cropping_notes(facts: Facts, spec: str, max_tokens: int) -> list[str]:
     """What to expect of long texts, and a warning where nothing was pretrained."""
-    notes = [f"{spec}: random weights, nothing pretrained; good for trying out only"] if random_shape(spec) else []
+    notes = random_notes(spec)
     longest = facts.sizes["longest_characters"] / CHARACTERS_PER_TOKEN + 2
     if longest > max_tokens:
         notes.append(

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from domains.contract import Baseline, Facts
 from domains.text import causal_weights as languages
+from domains.shared.weights import random_notes, random_shape, weights_facts
 from domains.text.baselines import words
-from domains.text.encoder_weights import random_shape
 from domains.text.prompted import Prompted, format_of
 from trainers.contract import JSON, Machine, Plan
 from trainers.errors import UsageError
@@ -65,16 +65,14 @@ def plan(facts: Facts, options: Options, settings: Prompt, machine: Machine) -> 
             f"made for {languages.most_tokens(config):,}. Show fewer, or crop them with options.max_characters."
         )
     width = 2 if autocast_dtype(settings.precision, machine) is not None else 4
-    notes = [f"a prompt has about {tokens:,} tokens"]
-    if random_shape(options.weights):
-        notes.append(f"{options.weights}: random weights, nothing pretrained; good for trying out only")
+    notes = [*random_notes(options.weights), f"a prompt has about {tokens:,} tokens"]
     if settings.calibration != "none" and settings.selection == "nearest":
         notes.append("calibrating nearest examples asks the model four times for each row")
     return {
         "num_parameters": total,
         "num_steps": 0,
         "memory_bytes": width * total + 4 * 4 * tokens * config.hidden_size * config.num_hidden_layers,
-        "weights": {name: value for name, value in languages.reference(options.weights).items() if name != "path"},
+        "weights": weights_facts(options.weights, languages.find),
         "notes": notes,
     }
 

@@ -1,4 +1,4 @@
-"""Labelled texts: a row is a text with a class or a number. See `domains.contract.Domain`.
+"""Labelled texts: a row is a text with a class, any of several labels, or a number. See `domains.contract.Domain`.
 
 The column of texts is always called "text" in the table, whatever the file calls it.
 """
@@ -14,16 +14,24 @@ import pandas as pd
 
 from domains.baselines import trivial
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
-from domains.metrics import classification_metrics, regression_metrics
-from domains.shared.frames import FrameTable, choose_column
-from domains.shared.targets import bad_targets, class_names, infer_task, target_values
-from domains.text.baselines import words
+from domains.metrics import classification_metrics, label_set_metrics, regression_metrics
+from domains.shared.frames import FrameTable
+from domains.shared.label_sets import label_names, rarest_labels, read_label_sets, target_columns
+from domains.shared.roles import (
+    IMBALANCED_SHARE,
+    keep_split_columns,
+    largest_share,
+    named_or_only_target,
+    one_a_row,
+    task_of_target,
+)
+from domains.shared.targets import bad_targets, class_names, target_values
+from domains.text.baselines import label_shares, words, words_by_label
 from domains.text.copies import NEAR, RUN, copy_groups, folded
 from domains.text.readers import Raw, other_columns, read_raw
 from trainers.errors import DataError
 
-PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
-IMBALANCED_SHARE = 0.8
+MULTILABEL = "multilabel"
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -44,16 +52,22 @@ def read(data: Any, request: Request) -> Reading:
     columns: dict[str, Any] = {"text": np.array(texts, dtype=object)}
     if target is not None:
         classes = request.facts.classes if request.facts else ()
-        bad += bad_targets(raw.frame[target], task, places, comma=raw.reading.comma, classes=classes)
-        columns[target] = target_values(raw.frame[target], task, comma=raw.reading.comma)
+        if task == MULTILABEL:
+            sets = read_label_sets(raw.frame, target, classes=classes, where=where)
+            columns[target], said = sets.values, [*said, *sets.notices]
+            bad += [BadRow(i, places[i], reason) for i, reason in sets.reasons.items()]
+        else:
+            bad += bad_targets(raw.frame[target], task, places, comma=raw.reading.comma, classes=classes)
+            columns[target] = target_values(raw.frame[target], task, comma=raw.reading.comma)
         if task == "classification" and request.facts is None:
             class_names(columns[target], f"{where}: target {target!r}")
-    _keep_other(columns, raw, request, where, target)
+    keep_split_columns(columns, raw.frame, request, where=where, target=target)
     ids = [str(i) for i in range(len(texts))] if raw.id_column is None else raw.frame[raw.id_column].astype(str)
-    context = {"shape": "labelled", "text": raw.text, "id_column": raw.id_column}
+    names = target_columns(raw.frame, target) if task == MULTILABEL and target else []
+    context = {"shape": "labelled", "text": raw.text, "id_column": raw.id_column, "labels": names}
     table = FrameTable(pd.DataFrame(columns), np.array(ids, dtype=object), target, context)
     notices = (*raw.reading.notices, *raw.notices, *said, *([notice] if notice else []), *_repeats(columns, target))
-    return Reading(table, task, target, tuple(_one_a_row(bad)), notices)
+    return Reading(table, task, target, tuple(one_a_row(bad)), notices)
 
 
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
@@ -61,7 +75,9 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
 
     A column named with --group, one with --order, or one called "split", is used instead.
     """
-    stratum = table.target().astype(str) if task == "classification" and table.target_name is not None else None
+    stratum = None
+    if table.target_name is not None and task != "regression":
+        stratum = rarest_labels(table.target()) if task == MULTILABEL else table.target().astype(str)
     if request.group and request.group in table.frame.columns:
         group = table.column(request.group).astype(str).to_numpy()
         return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
@@ -70,7 +86,7 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         return Keys("time", f"column {request.order!r} was named with --order", order=order, stratum=stratum)
     code = copy_groups(table.column("text").tolist(), near=not fast)
     if "split" in table.frame.columns and table.target_name != "split":
-        given = [PARTS[str(name).strip().lower()] for name in table.column("split")]
+        given = table.column("split").tolist()
         return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)
     num_copies = len(code) - len(np.unique(code))
     how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
@@ -86,60 +102,37 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
     """Lengths and classes of the training rows. sizes: characters."""
     lengths = train.column("text").str.len().to_numpy()
     target = train.target()
-    classes = class_names(target, f"target {train.target_name!r}") if task == "classification" else ()
+    classes: tuple[str, ...] = ()
+    if task == MULTILABEL:
+        classes = label_names(target, str(train.target_name), train.context["labels"])
+    elif task == "classification":
+        classes = class_names(target, f"target {train.target_name!r}")
     sizes: dict[str, float] = {
         "longest_characters": int(lengths.max()),
         "median_characters": float(np.median(lengths)),
         "total_characters": int(lengths.sum()),
     }
-    if classes:
-        sizes["largest_share"] = float(np.unique(target.astype(str), return_counts=True)[1].max() / len(target))
+    if task == "classification":
+        sizes["largest_share"] = largest_share(target)
     schema = {name: train.context[name] for name in ("shape", "text", "id_column")}
     return Facts("text", task, train.target_name, len(train), classes, sizes, schema)
 
 
 def metrics(facts: Facts) -> tuple[Metric, ...]:
-    """Classes: accuracy decides (macro-F1 where one class has over 80 % of the rows). Numbers: root mean squared error."""
+    """Classes: accuracy decides (macro-F1 where one class has over 80 % of the rows). Several labels a row: F1 over all of
+    them. Numbers: root mean squared error."""
     if facts.task == "classification":
         return classification_metrics(facts.classes, imbalanced=facts.sizes["largest_share"] > IMBALANCED_SHARE)
+    if facts.task == MULTILABEL:
+        return label_set_metrics(facts.classes)
     return regression_metrics()
 
 
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
-    """Majority or mean; then words and pairs of words with a linear model."""
+    """Majority, shares of the labels or mean; then words and pairs of words with a linear model."""
+    if facts.task == MULTILABEL:
+        return label_shares(facts.classes), words_by_label(facts.classes)
     return trivial(facts.task), words(facts.task)
-
-
-def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
-    """The target column, None where predicting; and what to say about it."""
-    if request.facts is not None and request.target is None:
-        return None, []
-    if request.target is not None:
-        return choose_column(raw.frame, request.target, where, "--target"), []
-    left = other_columns(raw.frame, raw, request)
-    if len(left) == 1:
-        return left[0], [f"column {left[0]!r} is predicted: it is the only one besides ids and texts"]
-    if not left:
-        raise DataError(f"{where}: no column of labels beside the texts.")
-    raise DataError(f"{where}: which column is to be predicted? Name it with --target. Columns: {', '.join(left)}.")
-
-
-def _task(raw: Raw, target: str | None, request: Request) -> tuple[str, str]:
-    if request.facts is not None:
-        return request.facts.task, ""
-    assert target is not None
-    return infer_task(raw.frame[target], request.task, comma=raw.reading.comma)
-
-
-def _keep_other(columns: dict[str, Any], raw: Raw, request: Request, where: str, target: str | None) -> None:
-    """Columns that a split may ask for."""
-    for name in (request.group, request.order):
-        if name is not None and (request.facts is None or name in raw.frame.columns):
-            columns.setdefault(name, raw.frame[choose_column(raw.frame, name, where, "--group or --order")])
-    if "split" in raw.frame.columns and target != "split":
-        parts = raw.frame["split"].astype(str).str.strip().str.lower()
-        if parts.isin(list(PARTS)).all() and parts.nunique() > 1:
-            columns["split"] = parts
 
 
 def _repeats(columns: dict[str, Any], target: str | None) -> Sequence[str]:
@@ -151,11 +144,17 @@ def _repeats(columns: dict[str, Any], target: str | None) -> Sequence[str]:
     return [f"{differing:,} texts occur more than once with another {target!r}"] if differing else []
 
 
-def _one_a_row(bad: Sequence[BadRow]) -> list[BadRow]:
-    """The reasons of each row as one, in the order of the file."""
-    found: dict[int, BadRow] = {}
-    for row in bad:
-        before = found.get(row.position)
-        reason = f"{before.reason}; {row.reason}" if before else row.reason
-        found[row.position] = BadRow(row.position, row.place, reason)
-    return [found[position] for position in sorted(found)]
+def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
+    """The target column (several with commas between for sets of labels), None where predicting; and what to say."""
+    task = request.facts.task if request.facts else request.task
+    if request.target is not None and task == MULTILABEL:
+        target_columns(raw.frame, request.target, where)
+        return request.target, []
+    left = other_columns(raw.frame, raw, request)
+    return named_or_only_target(raw.frame, request, left, where=where, what="texts")
+
+
+def _task(raw: Raw, target: str | None, request: Request) -> tuple[str, str]:
+    if request.facts is None and request.task == MULTILABEL:  # never guessed: a class may be called "a;b"
+        return MULTILABEL, ""
+    return task_of_target(raw.frame, target, request, comma=raw.reading.comma)

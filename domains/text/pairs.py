@@ -8,7 +8,7 @@ answered have no "answer".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
+from domains.shared.roles import keep_split_columns, one_a_row
 from domains.text.byte_models import byte_rivals
 from domains.text.chats import as_text, bad_chat, last_answer, one_question, parsed
 from domains.text.copies import NEAR, RUN, copy_groups
@@ -31,7 +32,6 @@ MORE_NAME = "input"
 """Beside "instruction": what the instruction is about (the Alpaca layout); it goes below it where it is filled."""
 ID_NAMES = ("id", "uid", "uuid", "name")
 BYTES = "answer_bytes"
-PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -71,22 +71,19 @@ def read(data: Any, request: Request) -> Reading:
     prompts, answers, reasons = _rows(reading.frame, columns, wants_answers)
     if request.facts is not None and request.facts.schema["is_chat"] and columns.chat is None:
         prompts = [one_question(prompt) for prompt in prompts]
-    bad = dict(reading.ragged)
-    for i, reason in enumerate(reasons):
-        if reason:
-            bad[i] = f"{bad[i]}; {reason}" if i in bad else reason
+    found = [*reading.ragged, *((i, reason) for i, reason in enumerate(reasons) if reason)]
+    bad = one_a_row([BadRow(i, reading.places[i], reason) for i, reason in found])
     kept: dict[str, Any] = {"prompt": np.array(prompts, dtype=object)}
     if wants_answers:
         kept["answer"] = np.array(answers, dtype=object)
         kept[BYTES] = np.array([num_bytes(answer) for answer in answers], dtype=np.float64)
-    _keep_other(kept, reading.frame, columns, request, where)
+    keep_split_columns(kept, reading.frame, request, where=where, target=None)
     ids = [str(i) for i in range(len(prompts))] if columns.id is None else reading.frame[columns.id].astype(str)
     schema = {"shape": "pairs", "is_chat": columns.chat is not None, "columns": vars(columns)}
     table = FrameTable(pd.DataFrame(kept), np.array(ids, dtype=object), BYTES if wants_answers else None, schema)
-    rows = tuple(BadRow(i, reading.places[i], bad[i]) for i in sorted(bad))
     target = columns.chat or columns.answer
     task = request.facts.task if request.facts else "generation"
-    return Reading(table, task, target if wants_answers else None, rows, (*reading.notices, _told(columns)))
+    return Reading(table, task, target if wants_answers else None, tuple(bad), (*reading.notices, _told(columns)))
 
 
 def num_bytes(answer: str) -> int:
@@ -107,7 +104,7 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         return Keys("time", f"column {request.order!r} was named with --order", order=order)
     code = copy_groups(table.column("prompt").tolist(), near=not fast)
     if "split" in table.frame.columns:
-        given = [PARTS[str(name).strip().lower()] for name in table.column("split")]
+        given = table.column("split").tolist()
         return Keys("given", "the column 'split' says which row goes where", given=given, group=code)
     num_copies = len(code) - len(np.unique(code))
     how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
@@ -222,20 +219,6 @@ def _chats(cells: Sequence[str], wants_answers: bool) -> tuple[list[str], list[s
         answers.append(answer)
         reasons.append(reason)
     return prompts, answers, reasons
-
-
-def _keep_other(
-    kept: dict[str, Any], frame: pd.DataFrame, columns: Columns, request: Request, where: str
-) -> Mapping[str, Any]:
-    """Columns that a split may ask for."""
-    for name in (request.group, request.order):
-        if name is not None and (request.facts is None or name in frame.columns):
-            kept.setdefault(name, frame[choose_column(frame, name, where, "--group or --order")])
-    if "split" in frame.columns and "split" not in columns.texts:
-        parts = frame["split"].astype(str).str.strip().str.lower()
-        if parts.isin(list(PARTS)).all() and parts.nunique() > 1:
-            kept["split"] = parts
-    return kept
 
 
 def _told(columns: Columns) -> str:

@@ -1,5 +1,6 @@
 """Small learnable data of every type, made from a seed: what the batteries train on."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def pictures(folder: Path, task: str) -> tuple[Any, str | None]:
 
 
 def texts(folder: Path, task: str) -> tuple[Any, str]:
-    """Sentences of 5-20 words, mostly of one list or of another."""
+    """Sentences of 5-20 words, mostly of one list or of another; the label sets name what they speak of."""
     rng = np.random.default_rng(0)
     share = rng.uniform(0, 1, NUM_ROWS) if task == "regression" else rng.integers(0, 2, NUM_ROWS).astype(float)
     good, bad = ["fine", "lovely", "great", "superb", "warm"], ["dull", "awful", "poor", "cold", "dreadful"]
@@ -68,6 +69,9 @@ def texts(folder: Path, task: str) -> tuple[Any, str]:
         sentences.append(" ".join(str(rng.choice(words)) for words in lists))
     frame = pd.DataFrame({"id": [f"t{i}" for i in range(NUM_ROWS)], "text": sentences})
     frame["y"] = np.where(share > 0.5, "good", "bad") if task == "classification" else share
+    if task == "multilabel":
+        found = [[name for name in ("lovely", "awful", "film") if name in text.split()] for text in sentences]
+        frame["y"] = [";".join(names) for names in found]
     return _written(frame, folder / "texts.csv"), "y"
 
 
@@ -89,6 +93,33 @@ def prompts(folder: Path, task: str) -> tuple[Any, str]:
     return pairs(folder, task) if task == "generation" else texts(folder, task)
 
 
+def tagged_texts(folder: Path, task: str) -> tuple[Any, str]:
+    """Sentences of 4-9 words with one name of one or two words in each, as JSON lists."""
+    rng = np.random.default_rng(0)
+    names, other = ["Anna", "Bob", "Carla", "Dimitri"], ["runs", "to", "the", "old", "house", "and", "sings", "again"]
+    rows = []
+    for i in range(NUM_ROWS):
+        words, num_names = rng.choice(other, rng.integers(3, 8)).tolist(), int(rng.integers(1, 3))
+        at = int(rng.integers(len(words)))
+        words[at:at] = rng.choice(names, num_names).tolist()
+        tags = ["O"] * len(words)
+        tags[at : at + num_names] = ["B-person", "I-person"][:num_names]
+        rows.append({"id": f"s{i}", "tokens": json.dumps(words), "tags": json.dumps(tags)})
+    return _written(pd.DataFrame(rows), folder / "sentences.csv"), "tags"
+
+
+def rewritings(folder: Path, task: str) -> tuple[Any, str]:
+    """Requests of a few words; the answer depends on the thing that is asked for."""
+    rng = np.random.default_rng(0)
+    answers = {"tea": "here is your hot cup of tea", "bread": "the bread is still in the oven"}
+    rows = []
+    for _ in range(NUM_ROWS):
+        thing = str(rng.choice(list(answers)))
+        words = rng.choice(["please", "bring", "me", "some", "now", "more"], int(rng.integers(2, 6))).tolist()
+        rows.append({"source": " ".join([*words, thing]), "target": answers[thing]})
+    return _written(pd.DataFrame(rows), folder / "pairs.csv"), "target"
+
+
 def _written(frame: pd.DataFrame, path: Path) -> Path:
     frame.to_csv(path, index=False)
     return path
@@ -102,6 +133,8 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "text/few-shot-prompt": prompts,
     "text/lora-finetune": pairs,
     "text/full-finetune": pairs,
+    "text/encoder-ner": tagged_texts,
+    "text/seq2seq": rewritings,
 }
 """By recipe where it needs data of its own, else by type."""
 

@@ -19,7 +19,8 @@ from domains.proteins.esm2 import (
     tokens,
 )
 from domains.proteins.esm2_forward import can_walk
-from domains.proteins.esm2_weights import load_encoder, random_shape, read_config
+from domains.proteins.esm2_weights import load_encoder, read_config
+from domains.shared.weights import random_shape
 from trainers.errors import DataError, MissingError, UsageError
 from trainers.memory import checkpoint_activations
 
@@ -192,3 +193,15 @@ def test_layers_that_are_computed_twice_to_save_memory_are_called_as_a_whole(che
     assert checkpoint_activations(encoder)
     assert not can_walk(encoder, numbers)
     torch.testing.assert_close(embeddings(encoder, SEQUENCES), plain, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_that_are_watched_are_called_one_by_one(checkpoints):
+    encoder, seen = load_encoder(str(checkpoints["hub"])), []
+    numbers, is_residue = tokens(SEQUENCES, max_residues=1022)
+    plain = pooled(encoder, numbers, is_residue)
+    for name, part in encoder.named_modules():
+        part.register_forward_hook(lambda module, inputs, output, name=name: seen.append(name))
+    assert not can_walk(encoder, numbers)
+    assert torch.allclose(pooled(encoder, numbers, is_residue), plain, atol=1e-5)
+    for part in ("query", "key", "value"):
+        assert f"encoder.layer.0.attention.self.{part}" in seen

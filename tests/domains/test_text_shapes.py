@@ -16,7 +16,7 @@ from domains.text.data import shape_of
         ("classification", "labelled"),
         ("regression", "labelled"),
         ("ner", "tagged"),
-        ("seq2seq", "pairs"),
+        ("seq2seq", "parallel"),
     ],
 )
 def test_most_tasks_have_one_shape(task, shape):

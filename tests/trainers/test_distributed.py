@@ -85,11 +85,13 @@ RUNS = {
     "muon": (LayersTask, {**TEN_STEPS, "optimizer": "muon+adamw"}, vector_rows),
     "moving average": (LayersTask, {**TEN_STEPS, "ema": 0.9}, vector_rows),
     "parts": (LayersTask, {**TEN_STEPS, "shard": True}, vector_rows),
+    "parts, muon": (LayersTask, {**TEN_STEPS, "shard": True, "optimizer": "muon+adamw"}, vector_rows),
     "parts, moving average": (LayersTask, {**TEN_STEPS, "shard": True, "ema": 0.9}, vector_rows),
 }
 RESUMED = {
     "copies": {},
     "parts": {"shard": True},
+    "parts, muon": {"shard": True, "optimizer": "muon+adamw"},
     "moving average": {"ema": 0.9},
     "micro-batches": {"micro_batch_size": 2},
 }
@@ -212,14 +214,15 @@ def test_two_processes_that_were_stopped_and_resumed_end_with_the_same_bits(pair
         assert all(torch.equal(whole[each], again[each]) for each in whole)
 
 
-@pytest.mark.parametrize("name", ["copies", "parts"])
+@pytest.mark.parametrize("name", ["copies", "parts", "parts, muon"])
 def test_one_process_goes_on_from_a_snapshot_of_two(pair, tmp_path, name):
     shards = pair / f"resumed {name}" / "whole" / "checkpoints"
     newest = sorted(shards.glob("step-*"))[-1]
     (tmp_path / "checkpoints").mkdir()
     for each in (newest, shards / "statistics.json"):
         os.symlink(each, tmp_path / "checkpoints" / each.name)
-    learner, watch = layers_with_dropout({**BASE, "epochs": 3, "save_steps": 3}), ToyWatch(tmp_path)
+    settings = {**BASE, "epochs": 3, "save_steps": 3, **RESUMED[name], "shard": False}
+    learner, watch = layers_with_dropout(settings), ToyWatch(tmp_path)
     learner.fit(vector_rows(NUM_ROWS), None, watch)
     assert watch.of_kind("resume")[0]["step"] == 15
     expected = load_file(pair / f"resumed {name}" / "whole" / "rank-0.safetensors")
@@ -271,8 +274,8 @@ def test_splitting_needs_somebody_to_share_with(tmp_path):
 
 
 def test_splitting_refuses_optimizers_that_need_whole_matrices():
-    with pytest.raises(ValueError, match="shard goes with the optimizers adamw, sgd"):
-        Gradient(shard=True, optimizer="muon+adamw")
+    with pytest.raises(ValueError, match="shard goes with the optimizers adamw, sgd, muon"):
+        Gradient(shard=True, optimizer="soap")
     with pytest.raises(ValueError, match="fp16"):
         Gradient(shard=True, precision="fp16")
     assert np.isfinite(Gradient(shard=True).lr)

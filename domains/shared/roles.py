@@ -1,0 +1,75 @@
+"""Which columns of a table are what, beside the features: target, parts of a split, groups and order; and the rows that are
+bad for several reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from domains.contract import BadRow, Request
+from domains.shared.frames import choose_column
+from domains.shared.targets import infer_task
+from trainers.errors import DataError
+
+PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
+"""Part of a split by the names it goes by."""
+IMBALANCED_SHARE = 0.8
+"""Of the rows: where one class has more, accuracy says little."""
+
+
+def named_or_only_target(
+    frame: pd.DataFrame, request: Request, left: Sequence[str], *, where: str, what: str, advice: str = ""
+) -> tuple[str | None, list[str]]:
+    """The target column, None where predicting; and what to say about it.
+
+    left: columns without another role.   what: the rows' content in the plural, for messages.   advice: where there is none.
+    Raises DataError where it is not clear.
+    """
+    if request.facts is not None and request.target is None:
+        return None, []
+    if request.target is not None:
+        return choose_column(frame, request.target, where, "--target"), []
+    if len(left) == 1:
+        return left[0], [f"column {left[0]!r} is predicted: it is the only one besides ids and {what}"]
+    if not left:
+        raise DataError(f"{where}: no column of labels beside the {what}.{advice}")
+    raise DataError(f"{where}: which column is to be predicted? Name it with --target. Columns: {', '.join(left)}.")
+
+
+def task_of_target(frame: pd.DataFrame, target: str | None, request: Request, *, comma: bool) -> tuple[str, str]:
+    """The task as in training where that is known, else what the target asks for; and a notice, or ""."""
+    if request.facts is not None:
+        return request.facts.task, ""
+    assert target is not None
+    return infer_task(frame[target], request.task, comma=comma)
+
+
+def keep_split_columns(
+    columns: dict[str, Any], frame: pd.DataFrame, request: Request, *, where: str, target: str | None
+) -> None:
+    """Add to `columns` what a split may ask for: the group, the order, and "split" as train, valid and test."""
+    for name in (request.group, request.order):
+        if name is not None and (request.facts is None or name in frame.columns):
+            columns.setdefault(name, frame[choose_column(frame, name, where, "--group or --order")])
+    if "split" in frame.columns and target != "split":
+        parts = frame["split"].astype(str).str.strip().str.lower()
+        if parts.isin(list(PARTS)).all() and parts.nunique() > 1:
+            columns["split"] = parts.map(PARTS)
+
+
+def largest_share(target: np.ndarray) -> float:
+    """The share of the rows that the most frequent class has."""
+    return float(np.unique(target.astype(str), return_counts=True)[1].max() / len(target))
+
+
+def one_a_row(bad: Sequence[BadRow]) -> list[BadRow]:
+    """The reasons of each row as one, in the order of the file."""
+    found: dict[int, BadRow] = {}
+    for row in bad:
+        before = found.get(row.position)
+        reason = f"{before.reason}; {row.reason}" if before else row.reason
+        found[row.position] = BadRow(row.position, row.place, reason)
+    return [found[position] for position in sorted(found)]
