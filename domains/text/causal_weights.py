@@ -14,7 +14,14 @@ import torch
 from torch import nn
 
 from domains.shared.attention import attention
-from domains.shared.weights import RANDOM_HEAD_SIZE, Weights, quiet_transformers, random_shape, resolve, resolve_reference
+from domains.shared.weights import (
+    RANDOM_HEAD_SIZE,
+    Weights,
+    quiet_transformers,
+    random_shape,
+    resolve,
+    resolve_reference,
+)
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, UsageError
 

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from domains.contract import Baseline, Facts
-from domains.text import causal_weights as languages
 from domains.shared.weights import random_notes, random_shape, weights_facts
+from domains.text import causal_weights as languages
 from domains.text.baselines import words
 from domains.text.prompted import Prompted, format_of
 from trainers.contract import JSON, Machine, Plan
