@@ -28,6 +28,8 @@ from trainers.errors import DataError, MissingError, UsageError
 TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 RANDOM_VOCABULARY = 400
 PAD, END = "<pad>", "<end>"
+COPYING, LOUDNESS = 10.0, 30.0
+"""See `copying`."""
 _LONGEST_RANDOM = 4096
 
 
@@ -231,12 +233,17 @@ def _random_config(layers: int, width: int) -> Any:
 def copying(language: Any) -> Any:
     """Random weights made to favour what the text before holds most of: attention is even and passes tokens on.
 
-    Such a model knows nothing, yet what it answers can be worked out by hand.
+    Such a model knows nothing, yet what it answers can be worked out by hand where its width is no less than its
+    vocabulary: scores are COPYING times the cosine between a token and the counts of tokens so far.
     """
+    table = language.get_input_embeddings().weight
+    if table.shape[0] <= table.shape[1]:
+        nn.init.orthogonal_(table, COPYING / table.shape[1] ** 0.5)
     for layer in language.model.layers:
         with torch.no_grad():
             for part in (layer.self_attn.q_proj, layer.mlp.down_proj):
                 nn.init.zeros_(part.weight)
             nn.init.eye_(layer.self_attn.v_proj.weight)
-            nn.init.eye_(layer.self_attn.o_proj.weight)
+            # So much louder than the last token itself that only counts are heard.
+            nn.init.eye_(layer.self_attn.o_proj.weight).mul_(LOUDNESS if table.shape[0] <= table.shape[1] else 1)
     return language

@@ -16,11 +16,11 @@ from domains.text.prompted import Prompted, format_of
 from trainers.contract import JSON, Machine, Plan
 from trainers.errors import UsageError
 from trainers.precision import autocast_dtype
-from trainers.prompt import PromptLearner, choices_of, chosen_examples
+from trainers.prompt import LEVELS, PromptLearner, choices_of, chosen_examples
 from trainers.settings import Prompt
 
 TINY: JSON = {
-    "options": {"weights": "random:1x64", "max_new_tokens": 8},
+    "options": {"weights": "random:1x512", "max_new_tokens": 8},
     "train": {"examples": 9, "selection": "nearest", "calibration": "none", "precision": "fp32"},
 }
 TEMPLATES = {"generation": "{question}\nAnswer: {answer}", "regression": "Text: {question}\nLevel: {answer}"}
@@ -105,6 +105,7 @@ def _opener(plan: Plan) -> Callable[[JSON | None, Any], Prompted]:
     options = Options.model_validate(plan.options)
     template = options.template or TEMPLATES.get(plan.task, TEMPLATE)
     labels = [options.names.get(name, name) for name in plan.facts["classes"]]
+    labels = list(LEVELS) if plan.task == "regression" else labels
 
     def opened(state: JSON | None, train: Any) -> Prompted:
         if state is None:

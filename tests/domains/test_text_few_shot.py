@@ -190,6 +190,15 @@ def test_a_model_that_copies_its_context_answers_with_the_commonest_label_of_the
     assert [path.name for path in tmp_path.iterdir()] == ["prompt.json"]
 
 
+def test_the_copying_weights_score_tokens_by_their_counts_so_far():
+    language = languages.load_language("random:1x512", languages.read_config("random:1x512"))
+    numbers = torch.tensor([[5, 7, 7, 9, 7, 5]])
+    with torch.no_grad():
+        found = language(input_ids=numbers).logits[0, -1]
+    counts = torch.bincount(numbers[0], minlength=400).float()
+    assert torch.allclose(found, languages.COPYING * counts / counts.norm(), atol=0.05 * languages.COPYING)
+
+
 def test_the_rival_learns_from_the_very_examples_that_are_shown(monkeypatch):
     rows, seen = table(), []
     plan = plan_of(rows, train={"selection": "balanced", "examples": 6})
