@@ -17,26 +17,25 @@ import pandas as pd
 
 from domains.contract import Request
 from trainers.contract import Predictions
-from zoo import run
+from zoo.job import prepare
 from zoo.plan import Wishes, parts_of
 from zoo.registry import load_registry
 
 RECIPE, NUM_ROWS = "text/few-shot-prompt", 200
-EXAMPLES = (4, 8, 16, 32)
+EXAMPLES = (4, 16, 32)
 TEMPLATES = (
     "Text: {question}\nLabel: {answer}",
     "Article: {question}\nTopic: {answer}",
     "{question}\nThis news is about {answer}",
 )
-NAMES = ({}, {"Sci/Tech": "Technology"})
+NAMES = ({"Sci/Tech": "Technology"},)
+"""A word that the model knows; the others are words already."""
 
 
 def split(source: Path, target: Path) -> None:
     """Write `source` with a column "split": training rows, and 200 each to validate and test on."""
     request = Request(target="label", task="classification")
-    job = run.prepare(
-        "text/encoder-classify", source, request=request, wishes=Wishes({"options.weights": "random:1x16"})
-    )
+    job = prepare("text/encoder-classify", source, request=request, wishes=Wishes({"options.weights": "random:1x16"}))
     frame = pd.read_csv(source)
     frame["split"] = ""
     rng = np.random.default_rng(0)
@@ -69,7 +68,7 @@ def choose(data: Path, weights: str) -> list[dict]:
     for template, examples, names in product(TEMPLATES, EXAMPLES, NAMES):
         sets = {"options.weights": weights, "options.template": template, "train.examples": examples}
         sets |= {"options.names": names, "train.decide_rows": NUM_ROWS}
-        job = run.prepare(RECIPE, data, request=Request(target="label"), wishes=Wishes(sets), fast=True)
+        job = prepare(RECIPE, data, request=Request(target="label"), wishes=Wishes(sets), fast=True)
         actual = family.build(job.plan).fit(rows["train"], rows["valid"], Watching())
         found.append({"sets": sets, **actual["validated"], "seconds": actual["seconds_train"]})
         print(json.dumps({**found[-1], "sets": [template, examples, names]}), flush=True)
