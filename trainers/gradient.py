@@ -23,6 +23,7 @@ from trainers.checkpoint import Snapshots, load_weights, unique_weights, write_j
 from trainers.contract import JSON, Plan, Predictions, Task, Watch
 from trainers.distributed import ALONE, Ranks, shares, whole
 from trainers.empty import fill, give_storage, without_storage
+from trainers.errors import DivergedError
 from trainers.feed import size_order
 from trainers.memory import is_out_of_memory, no_more_memory
 from trainers.precision import autocast, layout_of, placed
@@ -148,9 +149,19 @@ class GradientLearner:
 
         def evaluate() -> float | None:
             answers = self.predict(rows)
+            if all(answers.problems):
+                raise no_answer_is_finite(answers, self.settings.lr)
             return self.ranks.told(watch.score(valid, answers) if self.ranks.is_first else None)
 
         return evaluate
+
+
+def no_answer_is_finite(answers: Predictions, lr: float) -> DivergedError:
+    """The error for a model that answers nothing any more."""
+    return DivergedError(
+        f"Training diverged: of {len(answers):,} validation rows none has a finite answer ({answers.problems[0]}). Lower "
+        f"the learning rate: --set train.lr={lr / 5:.2g}, or compute exactly: --set train.precision=fp32"
+    )
 
 
 @dataclass
