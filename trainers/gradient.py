@@ -38,6 +38,7 @@ class GradientLearner:
 
     statistics: everything fitted, from training rows only; computed once in `fit`, kept as JSON.
     make_task: `pretrained` says whether to load weights from the hub; False where a snapshot or a run brings them.
+    brings_all: False where those bring trained weights only (adapters), and the task finds the others itself.
     """
 
     resumable = True
@@ -47,8 +48,11 @@ class GradientLearner:
         plan: Plan,
         statistics: Callable[[Any], JSON],
         make_task: Callable[[JSON, bool], Task],
+        *,
+        brings_all: bool = True,
     ) -> None:
         self.plan, self.compute_statistics, self.make_task = plan, statistics, make_task
+        self.brings_all = brings_all
         self.settings = Gradient.model_validate(plan.settings)
         self.batch = EvaluationBatch(self.settings.eval_batch_size)
         self.ranks = ALONE
@@ -83,8 +87,8 @@ class GradientLearner:
     def _made(self, statistics: JSON, *, pretrained: bool) -> Task:
         """The task with its model on the device; the parameters are yet to be filled where it is not `pretrained`."""
         device = self.plan.machine.device
-        if pretrained:
-            task = self.make_task(statistics, True)
+        if pretrained or not self.brings_all:
+            task = self.make_task(statistics, pretrained)
         else:
             with without_storage():
                 task = self.make_task(statistics, False)
