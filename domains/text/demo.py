@@ -1,4 +1,4 @@
-"""Texts that Python itself ships, for trying the text recipes without any of one's own, on real weights."""
+"""Texts that Python itself ships, for trying the text recipes without any of one's own."""
 
 from __future__ import annotations
 
@@ -63,6 +63,15 @@ def _dates_to_rewrite() -> Demo:
     return Demo(frame, Request(target="target", task="seq2seq"), about)
 
 
+def _running_text() -> Demo:
+    from pydoc_data.topics import topics
+
+    frame = pd.DataFrame({"text": [topics[name] for name in sorted(topics)]})
+    size = frame["text"].str.len().sum() / 1e6
+    about = f"{len(frame)} topics of Python's own reference, {size:.1f} MB of text (pydoc_data.topics, PSF licence)"
+    return Demo(frame, Request(task="generation"), about)
+
+
 def weights_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 in the demo extra. Raises MissingError."""
     spec = find_spec(WEIGHTS_PACKAGE)
@@ -124,4 +133,5 @@ DEMOS: dict[str, Callable[[], Demo]] = {
     "python-docs": _paragraphs_to_sort,
     "python-names": _sentences_to_tag,
     "dates": _dates_to_rewrite,
+    "python-reference": _running_text,
 }

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from domains.text.operations import attended, normed, rotated, rotation, squared_relu
+from domains.text.operations import Mask, attended, document_blocks, normed, rotated, rotation, squared_relu, thinned
 from trainers.contract import Role
 
 IGNORED = -100
@@ -40,6 +40,7 @@ class GPTConfig:
     windows: one letter a layer, repeated: S sees `short_window` positions, itself included, L all. The last layer is L.
     short_window: None means half of max_length.   max_length: positions at most.
     logit_cap: logits become cap * tanh(logits / cap) (Gemma Team 2024, arXiv 2408.00118, section 2); None: no cap.
+    dropout: share of the channels of what attention and feed-forward add that is left out in training.
     z_loss: weight of squared log-normalisers in `losses` (Chowdhery et al. 2022, arXiv 2204.02311, section 5: 1e-4).
     Raises ValueError where the numbers do not fit together.
     """
@@ -60,6 +61,7 @@ class GPTConfig:
     logit_cap: float | None = 15.0
     z_loss: float = 0.0
     is_tied: bool = False
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.width % (2 * self.num_heads):
@@ -97,14 +99,17 @@ class GPTConfig:
         return self.value_embeddings and (self.depth - 1 - layer) % 2 == 0
 
 
-def mask_of(num_positions: int, window: int, documents_BT: Tensor | None, device: torch.device) -> Tensor | None:
+def mask_of(num_positions: int, window: int, documents_BT: Tensor | None, device: torch.device) -> Mask:
     """What each position (row) may look at (column): (T, T), or (B, 1, T, T) with documents; None: all up to itself.
+    On CUDA documents give the blocks of FlexAttention, which skips what no position of a block sees.
 
     documents_BT: numbers that differ between the documents packed into a row. Positions need not restart with them:
     rotation knows distances only, and no distance reaches into another document.
     """
     if documents_BT is None and window >= num_positions:
         return None  # the fast path: a causal kernel needs no mask and computes half
+    if documents_BT is not None and device.type == "cuda":
+        return document_blocks(documents_BT, window)
     at = torch.arange(num_positions, device=device)
     back_TT = at[:, None] - at
     is_seen_TT = (back_TT >= 0) & (back_TT < window)
@@ -135,7 +140,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width, bias=False)
         self.gate = nn.Linear(min(GATE_INPUTS, width), config.kv_heads, bias=False) if has_values else None
 
-    def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Tensor | None, values_BTC: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Mask, values_BTC: Tensor | None) -> Tensor:
         """(B, T, D). x: normalised.   values: (B, T, K * E) embeddings, where the layer has them."""
         config = self.config
         every_BTC = functional.linear(x_BTD, torch.cat([self.query_DD, self.key_CD, self.value_CD]))
@@ -178,12 +183,15 @@ class Block(nn.Module):
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
         self.attention, self.feed_forward = Attention(config, config.has_values(layer)), FeedForward(config)
+        self.dropout = config.dropout
 
-    def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Tensor | None, values_BTC: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, rotation_2T1E: Tensor, mask: Mask, values_BTC: Tensor | None) -> Tensor:
         """(B, T, D)."""
-        x_BTD = x_BTD + self.attention(normed(x_BTD), rotation_2T1E, mask, values_BTC)
-        added_BTD: Tensor = self.feed_forward(normed(x_BTD))
-        return x_BTD + added_BTD
+        x_BTD = x_BTD + self._thinned(self.attention(normed(x_BTD), rotation_2T1E, mask, values_BTC))
+        return x_BTD + self._thinned(self.feed_forward(normed(x_BTD)))
+
+    def _thinned(self, x_BTD: Tensor) -> Tensor:
+        return thinned(x_BTD, self.dropout) if self.dropout and self.training else x_BTD
 
 
 class GPT(nn.Module):

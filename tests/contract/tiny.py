@@ -93,6 +93,20 @@ def prompts(folder: Path, task: str) -> tuple[Any, str]:
     return pairs(folder, task) if task == "generation" else texts(folder, task)
 
 
+def corpus(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Running text: paragraphs of sentences that begin, go on and end in few ways."""
+    rng = np.random.default_rng(0)
+    lists = [["the", "a", "every"], ["old", "small", "red", "tired"], ["dog", "ship", "queen"], ["saw", "took", "lost"]]
+    order = [0, 1, 2, 3, 0, 1, 2]
+
+    def sentence() -> str:
+        return " ".join(str(rng.choice(lists[at])) for at in order) + "."
+
+    lines = [" ".join(sentence() for _ in range(8)) for _ in range(NUM_ROWS)]
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
+    return folder / "corpus.txt", None
+
+
 def tagged_texts(folder: Path, task: str) -> tuple[Any, str]:
     """Sentences of 4-9 words with one name of one or two words in each, as JSON lists."""
     rng = np.random.default_rng(0)
@@ -133,6 +147,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "text/few-shot-prompt": prompts,
     "text/lora-finetune": pairs,
     "text/full-finetune": pairs,
+    "text/gpt-pretrain": corpus,
     "text/encoder-ner": tagged_texts,
     "text/seq2seq": rewritings,
 }
@@ -148,6 +163,8 @@ def new_rows(data: Path) -> pd.DataFrame:
     """What to predict: the rows of `data` as a frame."""
     if data.is_dir():
         return pd.DataFrame({"path": [str(path) for path in sorted(data.rglob("*.png"))]})
+    if data.suffix == ".txt":
+        return pd.DataFrame({"text": data.read_text().splitlines()})
     frame = pd.read_csv(data)
     if "path" in frame:
         frame["path"] = [str(data.parent / name) for name in frame["path"]]

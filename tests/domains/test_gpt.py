@@ -1,6 +1,7 @@
 """Our GPT against closed forms and float64: what each part and each option does, and that all of it learns."""
 
 import math
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,16 @@ import torch
 from torch.nn import functional
 
 from domains.text.gpt import GPT, IGNORED, GPTConfig, losses, mask_of, roles
-from domains.text.operations import attended, normed, rotated, rotation, squared_relu
+from domains.text.operations import (
+    attended,
+    attended_short,
+    document_blocks,
+    normed,
+    rotated,
+    rotation,
+    squared_relu,
+    thinned,
+)
 from trainers.contract import Batch, Plan
 from trainers.gradient import GradientLearner
 
@@ -84,6 +94,49 @@ def test_documents_packed_into_a_row_come_out_as_if_they_were_alone(windows):
 
 
 # --- parts ---
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_short_attention_for_cpus_and_its_gradients_are_those_of_torch(is_masked):
+    inputs = [torch.randn(3, 16, 4, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    documents = torch.arange(16).div(5, rounding_mode="floor").expand(3, 16)
+    mask = mask_of(16, 16, documents, documents.device) if is_masked else None
+    ours, theirs = attended_short(*inputs, mask), attended(*inputs, mask)
+    torch.testing.assert_close(ours, theirs)
+    gradient = torch.randn_like(ours)
+    for mine, other in zip(*(torch.autograd.grad(each, inputs, gradient) for each in (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_training_in_bf16_on_a_cpu_attends_like_float32_to_a_hundredth():
+    inputs = [torch.randn(3, 16, 4, 8, requires_grad=True) for _ in range(3)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = attended(*inputs, None)
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found.float(), attended(*inputs, None), atol=2e-2, rtol=2e-2)
+
+
+def test_dropout_leaves_out_whole_channels_of_a_row_and_keeps_the_mean():
+    torch.manual_seed(0)
+    thin = thinned(torch.ones(200, 5, 64), 0.25)
+    assert thin.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert torch.equal(thin[:, 0], thin[:, 4])
+    assert not torch.equal(thin[0], thin[1])
+    assert thin.mean().item() == pytest.approx(1, abs=0.02)
+    model, tokens = a_model(replace(SMALL, dropout=0.5)), some_tokens()
+    assert not torch.equal(model(tokens), model(tokens))
+    assert torch.equal(model.eval()(tokens), model(tokens))
+
+
+@pytest.mark.parametrize(("window", "kv_heads"), [(16, 4), (5, 2)])
+def test_blocks_of_documents_give_what_the_mask_of_documents_gives(window, kv_heads):
+    query, key, value = (torch.randn(2, 16, heads, 8) for heads in (4, kv_heads, kv_heads))
+    documents = torch.tensor([[0] * 5 + [1] * 11, [0] * 7 + [1] * 2 + [-1] * 7])
+    mask = mask_of(16, window, documents, documents.device)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on a CPU it is meant to be compiled
+        found = attended(query, key, value, document_blocks(documents, window))
+    torch.testing.assert_close(found, attended(query, key, value, mask))
 
 
 def test_rotated_queries_and_keys_know_distances_only():
