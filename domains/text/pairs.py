@@ -19,7 +19,7 @@ import pandas as pd
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
 from domains.shared.roles import keep_split_columns, one_a_row
-from domains.text.answer_models import byte_rivals
+from domains.text.answer_bytes import byte_rivals
 from domains.text.chats import as_text, bad_chat, last_answer, one_question, parsed
 from domains.text.copies import NEAR, RUN, copy_groups
 from trainers.contract import Predictions

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from domains.contract import Facts, Request
 from domains.text import data, pairs
-from domains.text.byte_models import END, ByteModel
+from domains.text.answer_bytes import END, ByteModel
 from trainers.contract import Predictions
 from trainers.errors import DataError
 
