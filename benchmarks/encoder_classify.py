@@ -74,7 +74,9 @@ def main() -> None:
         return
     for side in SIDES.values():
         side(_first(tables["train"], WARM_UP_STEPS, arguments), plan, arguments)
-    runs = [_pair(number, tables, plan, arguments) for number in range(arguments.first, arguments.first + arguments.pairs)]
+    runs = [
+        _pair(number, tables, plan, arguments) for number in range(arguments.first, arguments.first + arguments.pairs)
+    ]
     ratios = sorted(pair["zoo"]["rate"] / pair["trainer"]["rate"] for pair in runs)
     median = statistics.median(ratios)
     print(f"ratio: median {median:.3f}, range {ratios[0]:.3f} to {ratios[-1]:.3f} (target: at least {TARGET_RATIO})")
