@@ -60,8 +60,9 @@ def keep_trained_state(model: nn.Module, names: set[str]) -> None:
     def not_missed(module: nn.Module, incompatible: Any) -> None:
         incompatible.missing_keys[:] = [name for name in incompatible.missing_keys if name in names]
 
-    model.register_state_dict_post_hook(only)
-    model.register_load_state_dict_post_hook(not_missed)
+    hooked: Any = model
+    hooked.register_state_dict_post_hook(only)
+    hooked.register_load_state_dict_post_hook(not_missed)
 
 
 def bare(language: Any) -> Any:
@@ -93,10 +94,10 @@ def next_nats(language: Any, states_AD: Tensor, next_A: Tensor) -> Tensor:
     def part(states_PD: Tensor, next_P: Tensor) -> Tensor:
         return functional.cross_entropy(token_scores(language, states_PD), next_P, reduction="none")
 
+    parts = zip(torch.split(states_AD, rows), torch.split(next_A, rows), strict=True)
     if len(states_AD) <= rows or not torch.is_grad_enabled():
-        found = [part(*each) for each in zip(states_AD.split(rows), next_A.split(rows), strict=True)]
+        found = [part(*each) for each in parts]
     else:
-        parts = zip(states_AD.split(rows), next_A.split(rows), strict=True)
         found = [checkpoint(part, *each, use_reentrant=False) for each in parts]
     return torch.cat(found) if found else states_AD.new_zeros(0, dtype=torch.float32)
 
@@ -192,10 +193,9 @@ class CausalTask:
             bits = model(*inputs[:3]).double().cpu().numpy() / math.log(2)
             found = Predictions.of_numbers(np.where(fits, bits, np.nan))
         else:
-            found = Predictions.of_texts(
-                [text if fit else None for text, fit in zip(self._written(model, *inputs[:2]), fits, strict=True)]
-            )  # type: ignore[misc]
-        problems = tuple("" if fit else too_long for fit in fits)
+            found = Predictions.of_texts(self._written(model, *inputs[:2]))
+            found.values[~fits] = None
+        problems = tuple(problem if fit else too_long for problem, fit in zip(found.problems, fits, strict=True))
         return Predictions(found.kind, found.values, None, (), problems)
 
     def _written(self, model: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> list[str]:

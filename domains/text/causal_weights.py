@@ -132,7 +132,8 @@ def tokenizer_of(text: str) -> Any:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(text), pad_token=PAD, eos_token=END)
+    make: Any = PreTrainedTokenizerFast
+    return make(tokenizer_object=Tokenizer.from_str(text), pad_token=PAD, eos_token=END)
 
 
 def load_language(spec: str, config: Any, *, dtype: torch.dtype = torch.float32, four_bit: str = "") -> Any:

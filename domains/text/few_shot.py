@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from domains.contract import Baseline, Facts
@@ -115,7 +116,7 @@ def _opener(plan: Plan) -> Callable[[JSON | None, Any], Prompted]:
         made = state["tokenizer"]
         tokenizer = languages.tokenizer_of(made) if made else languages.load_tokenizer(spec, config.vocab_size)
         dtype = autocast_dtype(plan.settings["precision"], plan.machine)
-        language = languages.load_language(spec, config, **({} if dtype is None else {"dtype": dtype}))
+        language = languages.load_language(spec, config, dtype=dtype or torch.float32)
         return Prompted(
             language.to(plan.machine.device).eval(),
             tokenizer,

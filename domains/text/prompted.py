@@ -59,7 +59,7 @@ def format_of(template: str, instruction: str, labels: Sequence[str], max_charac
 class Prompted:
     """Meets `trainers.prompt.Asked`. state: reference of the weights, and the tokenizer of random ones."""
 
-    empty = ("N/A", "", "[MASK]")
+    empty: Sequence[str] = ("N/A", "", "[MASK]")
     """Zhao et al. 2021, arXiv 2102.09690, section 4."""
 
     def __init__(self, language: Any, tokenizer: Any, form: Format, *, state: JSON, max_new: int) -> None:
