@@ -38,8 +38,13 @@ def sniff(path: Path, *, target: str | None = None) -> Sniffed:
     """What `path` seems to be. Raises DataError when it is missing, empty or nothing known."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
-    if path.is_dir():
-        return _folder(path)
+    found = _folder(path) if path.is_dir() else _file(path, target)
+    if not found.num_rows:
+        raise DataError(f"{path}: there is no row in it ({found.because}).")
+    return found
+
+
+def _file(path: Path, target: str | None) -> Sniffed:
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     last = suffixes[-1] if suffixes else ""
     if last in {".fasta", ".fa", ".faa", ".fas", ".fna"}:
@@ -98,7 +103,10 @@ def _parquet(path: Path) -> Sniffed:
         raise DataError(
             f"{path}: Parquet needs pyarrow (pip install 'domain-model-zoo[data]'), or say --type and --n."
         ) from None
-    return Sniffed("tabular", parquet.ParquetFile(path).metadata.num_rows, None, "Parquet file")
+    try:
+        return Sniffed("tabular", parquet.ParquetFile(path).metadata.num_rows, None, "Parquet file")
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}).") from None
 
 
 def _json_lines(path: Path, target: str | None) -> Sniffed:

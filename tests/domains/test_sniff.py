@@ -69,3 +69,12 @@ def test_a_folder_of_conll_files_asks_for_tags(tmp_path):
         (tmp_path / f"{name}.conll").write_text("Anna B-per\n\nBob B-per\nruns O\n")
     found = sniff(tmp_path)
     assert (found.type, found.num_rows, found.task) == ("text", 4, "ner")
+
+
+def test_a_header_alone_and_a_broken_parquet_file_are_refused(tmp_path):
+    (tmp_path / "head.csv").write_text("a,b\n")
+    (tmp_path / "bad.parquet").write_text("PAR1 junk")
+    with pytest.raises(DataError, match="no row in it"):
+        sniff(tmp_path / "head.csv")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        sniff(tmp_path / "bad.parquet")
