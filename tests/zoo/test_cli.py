@@ -48,7 +48,7 @@ def test_every_option_of_recommend_reaches_the_question(zoo: Any) -> None:
     code, out, err = zoo(f"{line} --audio-hours 1.5 --no-pretrained --coordinates --json")
     found = json.loads(out)
     assert (code, err) == (0, "")
-    assert found["recipe"] == "text/few-shot-prompt"
+    assert found["recipe"] == "text/few-shot-tag"
     assert len(found["unused"]) == 4  # series, channels, audio hours and coordinates say nothing about text
 
 
