@@ -74,7 +74,9 @@ def main() -> None:
         return
     for side in SIDES.values():
         side(_first(tables["train"], WARM_UP_STEPS, arguments), plan, arguments)
-    runs = [_pair(number, tables, plan, arguments) for number in range(arguments.pairs)]
+    runs = [
+        _pair(number, tables, plan, arguments) for number in range(arguments.first, arguments.first + arguments.pairs)
+    ]
     ratios = sorted(pair["zoo"]["rate"] / pair["trainer"]["rate"] for pair in runs)
     median = statistics.median(ratios)
     print(f"ratio: median {median:.3f}, range {ratios[0]:.3f} to {ratios[-1]:.3f} (target: at least {TARGET_RATIO})")
@@ -85,7 +87,7 @@ def main() -> None:
 def _probe(rows: Any, plan: Plan, arguments: argparse.Namespace) -> None:
     """Time short runs of the Trainer in every micro-batch and attention, once there and once back."""
     few = _first(rows, PROBE_STEPS, arguments)
-    settings = [(size, kind) for kind in PROBED_ATTENTION for size in PROBED_ROWS]
+    settings = [(size, kind) for kind in arguments.probed for size in PROBED_ROWS]
     _trainer(_first(rows, WARM_UP_STEPS, arguments), plan, arguments)
     for size, kind in (*settings, *reversed(settings)):
         arguments.peer_rows, arguments.peer_attention = size, kind
@@ -293,6 +295,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", required=True)
     parser.add_argument("--weights", default="demo")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first pair; even ones begin with the Trainer")
     parser.add_argument("--rows", type=int, help="training rows; all if not given")
     parser.add_argument("--valid-rows", type=int, help="validation rows; all if not given")
     parser.add_argument("--epochs", type=int, default=1)
@@ -303,6 +306,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--micro-batch-tokens", type=int, default=8192, help="the zoo's; registry.yaml")
     parser.add_argument("--peer-rows", type=int, default=32, help="examples at once")
     parser.add_argument("--peer-attention", default="sdpa", choices=PROBED_ATTENTION)
+    parser.add_argument("--probed", nargs="+", default=PROBED_ATTENTION, choices=PROBED_ATTENTION)
     parser.add_argument("--probe", action="store_true", help="time the Trainer's micro-batches and attentions, and end")
     return parser
 

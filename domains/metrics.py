@@ -68,13 +68,22 @@ def scores(metrics: Sequence[Metric], truth: np.ndarray, predictions: Prediction
     An undefined value is None with a `reason`; with fewer than ten groups low and high are None and `reason` says so.
     Rows without an answer (a `problem`) are left out.
     """
-    fine = np.array([not problem for problem in predictions.problems], dtype=bool)
-    truth, predictions, groups = truth[fine], predictions.take(np.flatnonzero(fine)), np.asarray(groups)[fine]
+    truth, predictions, groups = _answered(truth, predictions, np.asarray(groups))
     return {metric.name: _score(metric, metric.stats(truth, predictions), groups) for metric in metrics}
 
 
+def _answered(
+    truth: np.ndarray, predictions: Predictions, groups: np.ndarray
+) -> tuple[np.ndarray, Predictions, np.ndarray]:
+    if not any(predictions.problems):
+        return truth, predictions, groups
+    fine = np.flatnonzero([not problem for problem in predictions.problems])
+    return truth[fine], predictions.take(fine), groups[fine]
+
+
 def point(metric: Metric, truth: np.ndarray, predictions: Predictions) -> float | None:
-    """The value alone; None where it is undefined."""
+    """The value alone, over the rows that have an answer; None where it is undefined."""
+    truth, predictions, _ = _answered(truth, predictions, np.arange(len(truth)))
     value = metric.value(metric.stats(truth, predictions)) if len(truth) else float("nan")
     return value if np.isfinite(value) else None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from trainers.errors import DataError
 
 PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
+TAGGED = {".conll", ".conll2003", ".iob", ".iob2", ".bio", ".bioes"}
 _HEAD_ROWS = 200
 _RESIDUES = re.compile(r"[ACDEFGHIKLMNPQRSTVWYXBZUOJ*]{10,}", re.IGNORECASE)
 _BASES = re.compile(r"[ACGTUN]{10,}", re.IGNORECASE)
@@ -37,8 +38,13 @@ def sniff(path: Path, *, target: str | None = None) -> Sniffed:
     """What `path` seems to be. Raises DataError when it is missing, empty or nothing known."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
-    if path.is_dir():
-        return _folder(path)
+    found = _folder(path) if path.is_dir() else _file(path, target)
+    if not found.num_rows:
+        raise DataError(f"{path}: there is no row in it ({found.because}).")
+    return found
+
+
+def _file(path: Path, target: str | None) -> Sniffed:
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     last = suffixes[-1] if suffixes else ""
     if last in {".fasta", ".fa", ".faa", ".fas", ".fna"}:
@@ -49,6 +55,8 @@ def sniff(path: Path, *, target: str | None = None) -> Sniffed:
         return _parquet(path)
     if last in {".jsonl", ".ndjson"}:
         return _json_lines(path, target)
+    if last in TAGGED:
+        return Sniffed("text", _num_sentences(path), "ner", "one word a line, blank lines between sentences")
     if last == ".txt":
         return Sniffed("text", sum(1 for line in _lines(path) if line.strip()), None, f"{last} file, one line a row")
     if last in {".csv", ".tsv"}:
@@ -61,13 +69,23 @@ def _folder(path: Path) -> Sniffed:
     if (path / "dataset.json").exists() or any(file.name.endswith((".nii", ".nii.gz")) for file in files):
         scans = [file for file in files if "labels" not in file.parent.name and file.name.endswith((".nii", ".nii.gz"))]
         return Sniffed("medical", len(scans), "segmentation", "folder of NIfTI scans")
+    tagged = [file for file in files if file.suffix.lower() in TAGGED]
+    if len(tagged) * 2 > len(files):
+        num_sentences = sum(map(_num_sentences, tagged))
+        return Sniffed("text", num_sentences, "ner", f"folder with {len(tagged)} files of one word a line")
     for kind, suffixes in (("images", PICTURES), ("audio", {".wav", ".flac", ".mp3"}), ("video", {".mp4", ".avi"})):
         found = [file for file in files if file.suffix.lower() in suffixes]
         if len(found) * 2 > len(files):
             classes = {file.parent for file in found}
             task = "classification" if len(classes) > 1 else None
             return Sniffed(kind, len(found), task, f"folder with {len(found)} {kind} files in {len(classes)} folders")
-    raise DataError(f"{path}: a folder with no pictures, sounds, videos or scans. Say --type and --n.")
+    raise DataError(f"{path}: a folder with no pictures, sounds, videos, scans or tagged words. Say --type and --n.")
+
+
+def _num_sentences(path: Path) -> int:
+    """Stretches of lines between blank ones."""
+    filled = [bool(line.strip()) for line in _lines(path)]
+    return sum(now and not before for before, now in zip([False, *filled], filled, strict=False))
 
 
 def _fasta(path: Path) -> Sniffed:
@@ -85,7 +103,10 @@ def _parquet(path: Path) -> Sniffed:
         raise DataError(
             f"{path}: Parquet needs pyarrow (pip install 'domain-model-zoo[data]'), or say --type and --n."
         ) from None
-    return Sniffed("tabular", parquet.ParquetFile(path).metadata.num_rows, None, "Parquet file")
+    try:
+        return Sniffed("tabular", parquet.ParquetFile(path).metadata.num_rows, None, "Parquet file")
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}).") from None
 
 
 def _json_lines(path: Path, target: str | None) -> Sniffed:

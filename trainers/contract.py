@@ -109,23 +109,28 @@ class Predictions:
 
     @classmethod
     def of_labels(cls, probabilities: np.ndarray, classes: Sequence[str]) -> Predictions:
-        """The most probable class of each row. probabilities: (rows, classes), summing to 1 in each row."""
+        """The most probable class of each row. probabilities: (rows, classes), summing to 1 in each row; a row that is not
+        finite has no answer, and its problem says so."""
         import numpy as np
 
-        names = np.asarray(classes, dtype=object)
-        values = names[probabilities.argmax(axis=1)] if len(probabilities) else np.empty(0, object)
-        return cls("label", values, np.asarray(probabilities, np.float64), tuple(classes), ("",) * len(probabilities))
+        scores, names = np.asarray(probabilities, np.float64), np.asarray(classes, dtype=object)
+        values = names[scores.argmax(axis=1)] if len(scores) else np.empty(0, object)
+        is_fine = np.isfinite(scores).all(axis=1)
+        values[~is_fine] = None
+        return cls("label", values, scores, tuple(classes), not_finite(is_fine))
 
     @classmethod
     def of_label_sets(cls, probabilities: np.ndarray, classes: Sequence[str], threshold: float = 0.5) -> Predictions:
         """The classes of each row that are more probable than `threshold`. probabilities: (rows, classes), each alone."""
         import numpy as np
 
+        is_fine = np.isfinite(probabilities).all(axis=1)
         chosen = [
             tuple(name for name, is_in in zip(classes, row, strict=True) if is_in) for row in probabilities > threshold
         ]
-        scores = np.asarray(probabilities, np.float64)
-        return cls("labels", as_objects(chosen), scores, tuple(classes), ("",) * len(chosen))
+        values = as_objects(chosen)
+        values[~is_fine] = None
+        return cls("labels", values, np.asarray(probabilities, np.float64), tuple(classes), not_finite(is_fine))
 
     @classmethod
     def of_tags(cls, tags: Sequence[Sequence[str]], classes: Sequence[str]) -> Predictions:
@@ -139,10 +144,12 @@ class Predictions:
 
     @classmethod
     def of_numbers(cls, numbers: np.ndarray) -> Predictions:
-        """One number a row, in the unit of the target."""
+        """One number a row, in the unit of the target; one that is not finite is no answer, and its problem says so."""
         import numpy as np
 
-        return cls("number", np.asarray(numbers, np.float64).reshape(-1), None, (), ("",) * len(numbers))
+        values = np.asarray(numbers, np.float64).reshape(-1)
+        is_fine = np.isfinite(values)
+        return cls("number", np.where(is_fine, values, np.nan), None, (), not_finite(is_fine))
 
     @classmethod
     def joined(cls, parts: Sequence[Predictions]) -> Predictions:
@@ -172,6 +179,11 @@ def known_labels(sets: Sequence[tuple[str, ...]] | np.ndarray, classes: Sequence
             elif name in unknown:
                 found[row, unknown[name]] = np.nan
     return found
+
+
+def not_finite(is_fine: Any) -> tuple[str, ...]:
+    """The problems of answers: a text where `is_fine`, (rows,) bool, is False."""
+    return tuple("" if fine else "the model's answer is not finite" for fine in is_fine)
 
 
 def as_objects(values: Sequence[Any]) -> np.ndarray:

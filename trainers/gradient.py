@@ -23,6 +23,7 @@ from trainers.checkpoint import Snapshots, load_weights, unique_weights, write_j
 from trainers.contract import JSON, Plan, Predictions, Task, Watch
 from trainers.distributed import ALONE, Ranks, shares, whole
 from trainers.empty import fill, give_storage, without_storage
+from trainers.errors import DivergedError
 from trainers.feed import size_order
 from trainers.memory import is_out_of_memory, no_more_memory
 from trainers.precision import autocast, layout_of, placed
@@ -37,6 +38,7 @@ class GradientLearner:
 
     statistics: everything fitted, from training rows only; computed once in `fit`, kept as JSON.
     make_task: `pretrained` says whether to load weights from the hub; False where a snapshot or a run brings them.
+    brings_all: False where those bring trained weights only (adapters), and the task finds the others itself.
     """
 
     resumable = True
@@ -46,8 +48,11 @@ class GradientLearner:
         plan: Plan,
         statistics: Callable[[Any], JSON],
         make_task: Callable[[JSON, bool], Task],
+        *,
+        brings_all: bool = True,
     ) -> None:
         self.plan, self.compute_statistics, self.make_task = plan, statistics, make_task
+        self.brings_all = brings_all
         self.settings = Gradient.model_validate(plan.settings)
         self.batch = EvaluationBatch(self.settings.eval_batch_size)
         self.ranks = ALONE
@@ -82,8 +87,8 @@ class GradientLearner:
     def _made(self, statistics: JSON, *, pretrained: bool) -> Task:
         """The task with its model on the device; the parameters are yet to be filled where it is not `pretrained`."""
         device = self.plan.machine.device
-        if pretrained:
-            task = self.make_task(statistics, True)
+        if pretrained or not self.brings_all:
+            task = self.make_task(statistics, pretrained)
         else:
             with without_storage():
                 task = self.make_task(statistics, False)
@@ -144,9 +149,19 @@ class GradientLearner:
 
         def evaluate() -> float | None:
             answers = self.predict(rows)
+            if all(answers.problems):
+                raise no_answer_is_finite(answers, self.settings.lr)
             return self.ranks.told(watch.score(valid, answers) if self.ranks.is_first else None)
 
         return evaluate
+
+
+def no_answer_is_finite(answers: Predictions, lr: float) -> DivergedError:
+    """The error for a model that answers nothing any more."""
+    return DivergedError(
+        f"Training diverged: of {len(answers):,} validation rows none has a finite answer ({answers.problems[0]}). Lower "
+        f"the learning rate: --set train.lr={lr / 5:.2g}, or compute exactly: --set train.precision=fp32"
+    )
 
 
 @dataclass

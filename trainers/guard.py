@@ -121,11 +121,16 @@ class Guard:
     def as_json(self) -> JSON:
         return asdict(self)
 
-    def limits(self, max_loss: float) -> tuple[float, float]:
-        """The loss and the norm above which the coming step is skipped."""
+    def limits(self, max_loss: float, share: float = 1.0) -> tuple[float, float]:
+        """The loss and the norm above which the coming step is skipped.
+
+        share: of a full batch that the step's is. The last one of an epoch may hold a few examples, whose mean spreads
+        by one over the root of their number.
+        """
         if self.num_outliers_in_a_row >= MAX_OUTLIERS_IN_A_ROW:
             return max_loss, LARGEST
-        return min(max_loss, self.loss_limit), self.norm_limit
+        room = max(share, 1e-9) ** -0.5
+        return min(max_loss, self.loss_limit * room), min(LARGEST, self.norm_limit * room)
 
     def judge(self, reading: Reading, max_loss: float, *, is_scaled: bool = False) -> Verdict:
         """Take in what a step showed, and say what follows from it. is_scaled: fp16, where overflows are usual."""

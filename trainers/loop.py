@@ -42,7 +42,15 @@ from trainers.parts import Parts, make_parts
 from trainers.precision import matmul_precision
 from trainers.progress import rare_collections, summary
 from trainers.rollback import next_position, ramp_factor
-from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
+from trainers.schedule import (
+    Budget,
+    crosses_mark,
+    decay_factor,
+    is_affordable,
+    lr_factor,
+    momentum_at,
+    short_budget_advice,
+)
 from trainers.settings import Gradient
 from trainers.state import State
 
@@ -105,7 +113,7 @@ def train(
                 state.num_skipped += 1
                 watch.log(kind="warning", text=f"Step {state.step + 1} skipped: none of its examples has a label.")
             else:
-                way.note(stepped(parts, settings, loss, lr))
+                way.note(stepped(parts, settings, loss, lr, window.num_examples))
             state.step += 1
             state.position += 1
             state.num_samples += window.num_examples
@@ -133,8 +141,12 @@ def train(
             if is_due or (settings.save_steps and state.step % settings.save_steps == 0):
                 parts.save()
 
-    if advice := plateau_advice(state.guard.first_loss, state.guard.losses, settings.lr):
-        watch.log(kind="warning", text=advice)
+    for advice in (
+        plateau_advice(state.guard.first_loss, state.guard.losses, settings.lr),
+        short_budget_advice(parts.budget, state.step, state.seconds),
+    ):
+        if advice:
+            watch.log(kind="warning", text=advice)
     ranks.wait()  # for what the first one writes
     kept = keep_best(state, settings, model, snapshots, parts.averages)
     facts = {**summary(state, model, steps_per_epoch), **meter.figures(), **network.facts()}
@@ -206,7 +218,7 @@ def set_rates(parts: Parts, settings: Gradient) -> float:
     return settings.lr * factor
 
 
-def stepped(parts: Parts, settings: Gradient, loss: torch.Tensor, lr: float) -> Reading | None:
+def stepped(parts: Parts, settings: Gradient, loss: torch.Tensor, lr: float, num_examples: int) -> Reading | None:
     """Let the optimizer step on the gradients of `loss`, unless it or their norm is an outlier.
 
     Returns what is known of a step by now, on a GPU an earlier one.
@@ -214,7 +226,7 @@ def stepped(parts: Parts, settings: Gradient, loss: torch.Tensor, lr: float) -> 
     state, optimizer, scaler = parts.state, parts.optimizer, parts.network.scaler
     scaler.unscale_(optimizer)
     norm = optim.gradient_norm(optim.all_parameters(optimizer), settings.clip)
-    skip = should_skip(loss, norm, parts.way.limits())
+    skip = should_skip(loss, norm, parts.way.limits(num_examples))
     optim.step(optimizer, skip)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)

@@ -78,10 +78,10 @@ class WayBack:
         """Whether the loss stays high, or was bad so often in a row that going on makes no sense."""
         return self.lost is not None
 
-    def limits(self) -> tuple[float, float]:
-        """The loss and the norm above which the coming step is skipped."""
-        most = self.settings.max_loss
-        return self.state.guard.limits(most) if self.settings.guard else (most, LARGEST)
+    def limits(self, num_examples: int) -> tuple[float, float]:
+        """The loss and the norm above which the coming step, of `num_examples`, is skipped."""
+        most, share = self.settings.max_loss, min(1.0, num_examples / self.settings.batch_size)
+        return self.state.guard.limits(most, share) if self.settings.guard else (most, LARGEST)
 
     def note(self, reading: Reading | None) -> None:
         """Take in a step. Raises DivergedError for one that is bad where the guard is off."""

@@ -14,6 +14,10 @@ from trainers.settings import Gradient
 DEFAULT_EPOCHS = 10.0
 MOMENTUM_START = 0.85
 """Where a momentum that is warmed up begins: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon."""
+STEPS_GUESSED = 100
+"""In a budget of seconds, before the first step has shown how long one takes."""
+FEWEST_STEPS = 20
+"""Fewer than these in a budget of seconds are told: they teach a model little."""
 EVALUATION_SHARE = 0.1
 """Evaluating may take this share of the training time where a budget in seconds leaves the number of epochs open."""
 
@@ -97,7 +101,19 @@ class Budget:
         """
         if self.name != "seconds":
             return self.progress(step + 0.5, seconds)
-        return min(1.0, (seconds + step_seconds / 2) / self.amount)
+        return min(1.0, (seconds + (step_seconds or self.amount / STEPS_GUESSED) / 2) / self.amount)
+
+
+def short_budget_advice(budget: Budget, num_steps: int, seconds: float) -> str:
+    """What to say where the seconds were used up by very few steps; an empty text elsewhere."""
+    if budget.name != "seconds" or num_steps >= FEWEST_STEPS:
+        return ""
+    each = seconds / max(1, num_steps)
+    return (
+        f"The budget of {budget.amount:g} s was used up after {num_steps} step{'s' if num_steps != 1 else ''} of "
+        f"{each:.3g} s: little can have been learned. Give more time (--budget {math.ceil(10 * FEWEST_STEPS * each)}), or "
+        "take smaller steps (--set train.batch_size=...)."
+    )
 
 
 def crosses_mark(before: float, after: float, num_marks: int) -> bool:

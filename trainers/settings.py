@@ -160,4 +160,20 @@ class Embed(_Settings):
     head: Gradient = Gradient(epochs=20, batch_size=64, lr=1e-3, weight_decay=0.01, precision="fp32", compile="off")
 
 
-SETTINGS: dict[str, type[_Settings]] = {"gradient": Gradient, "trees": Trees, "embed": Embed}
+class Prompt(_Settings):
+    """Settings of a language model that is shown examples and asked: nothing is trained."""
+
+    flags: ClassVar[Flags] = {"precision": lambda value: {"precision": value}}
+    trainer: Literal["prompt"] = "prompt"
+    examples: int = Field(16, ge=0, description="shown before each question")
+    selection: Literal["balanced", "nearest"] = Field(
+        "balanced", description="the same for all, of every class alike; or for each question those nearest to it"
+    )
+    calibration: Literal["auto", "none", "contextual"] = Field(
+        "auto", description="contextual: against the answers to a question without content; auto: as validates better"
+    )
+    decide_rows: int = Field(200, gt=0, description="validation rows that decide what is auto")
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+
+
+SETTINGS: dict[str, type[_Settings]] = {"gradient": Gradient, "trees": Trees, "embed": Embed, "prompt": Prompt}

@@ -186,7 +186,19 @@ def build_app(verb: str | None = None) -> typer.Typer:
     return app
 
 
-def _about() -> None:
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"zoo {version('domain-model-zoo')}")
+        raise typer.Exit
+
+
+def _about(
+    version: Annotated[
+        bool, typer.Option("--version", help="the version", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
     """From data to a recommended, trained and honestly scored model. Start with `zoo recommend --type TYPE --n N`."""
 
 

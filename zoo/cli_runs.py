@@ -292,8 +292,24 @@ def _predictions_path(out: Path, data: str | None) -> Path:
     path = out if out.suffix == ".csv" else out / "predictions.csv"
     if data is not None and path.resolve() == Path(data).resolve():
         raise UsageError(f"--out {out} is the data file itself. Choose another name.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if (path.parent / "plan.json").exists():
+        raise UsageError(
+            f"--out {out}: {path.parent} is the folder of a run, which is never changed. Choose another one."
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not _holds_predictions(path):
+            raise UsageError(f"--out {out}: {path} exists and holds no predictions. Choose another name.")
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be written there ({error.strerror}). Choose another name.") from None
     return path
+
+
+def _holds_predictions(path: Path) -> bool:
+    """Whether a file is what an earlier `zoo predict` wrote, which the next one may replace."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        names = file.readline().strip().split(",")
+    return {"prediction", "problem"} <= set(names)
 
 
 def _show_run(done: Any, *, as_json: bool) -> None:
@@ -306,6 +322,8 @@ def _show_run(done: Any, *, as_json: bool) -> None:
         _print_json({"schema_version": 1, "run": str(done.folder), "metrics": done.metrics, "actual": actual})
         return
     print(report.aligned(report.score_table(done.metrics)))
+    if text := report.verdict(done.metrics):
+        print(f"\n{text}")
     print()
     print(report.closing_block(done.metrics, actual))
     print()

@@ -59,6 +59,8 @@ def prepare(
         raise UsageError("There is no --data, only what to do with it. Give --data FILE, or neither for the demo.")
     if data is None:
         data, request, demo = demo_of(entry, say)
+    if not 0 <= wishes.seed < 2**32:
+        raise UsageError(f"--seed {wishes.seed}: give a whole number from 0 to {2**32 - 1:,}.")
     machine = hardware.detect(wishes.device)
     data = accepted(data)
     if request.task is not None and request.task not in entry.tasks:

@@ -106,6 +106,20 @@ def score_table(metrics: JSON) -> list[list[str]]:
     return [header, *rows]
 
 
+def verdict(metrics: JSON) -> str:
+    """What to say where a cheap rival did as well as the model or better on the test rows; else an empty text."""
+    name, sign = metrics["decides"], 1 if metrics["direction"] == "higher" else -1
+    model = metrics["test"][name]
+    rivals = {rival: scores[name] for rival, scores in metrics["baseline"].items() if scores[name]["value"] is not None}
+    if not rivals or model["value"] is None:
+        return ""
+    best = max(rivals, key=lambda rival: sign * rivals[rival]["value"])
+    if sign * rivals[best]["value"] < sign * model["value"]:
+        return ""
+    figures = f"{name} {rivals[best]['value']:.4g} against {model['value']:.4g}"
+    return f"The baseline {best!r} did better on the test rows ({figures}): this model adds nothing here as it was trained."
+
+
 def score_text(score: JSON) -> str:
     """A score with its interval, for a table."""
     if score["value"] is None:
@@ -217,6 +231,7 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON) -> str:
         "## Scores\n",
         "95 % intervals by bootstrap over groups; * decides. The test rows were used once.\n",
         *table,
+        *([f"\n{text}"] if (text := verdict(metrics)) else []),
         "\n## Data and split\n",
         f"Split `{job.split.rule}`: {evidence['because']}. Seed {plan.seed}. Ids and proof are in split.json.",
         *(f"- {warning}" for warning in warnings),

@@ -213,6 +213,8 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
         if say:
             say(f"baseline: {baseline.name} ({baseline.about})")
         rivals[baseline.name] = scored("test", baseline.fit(parts["train"])(parts["test"].without_target()))
+    if say and (num := sum(bool(problem) for problem in test.problems)):
+        say(f"warning: {num:,} of {len(test):,} test rows got no answer, and no score counts them")
     return {
         "schema_version": saved.SCHEMA_VERSION,
         "decides": metrics[0].name,

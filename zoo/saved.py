@@ -33,9 +33,14 @@ def new_folder(recipe: str, out: str | Path | None) -> Path:
     """Create an empty run folder: `out`, or runs/<recipe>-<number>. Never an existing one with content."""
     if out is not None:
         folder = Path(out)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} exists and is not empty; a run is never overwritten. Choose another --out.")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise UsageError(f"{folder} exists and is not empty; a run is never overwritten. Choose another --out.")
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--out {folder}: no folder can be made there ({error.strerror}). Choose another one."
+            ) from None
         return folder
     stem = recipe.replace("/", "-")
     for number in range(1, 100_000):

@@ -1,6 +1,7 @@
 """What a learner sees of its run, and what a person sees of the learner: events, progress, scores, requests to stop."""
 
 import json
+import math
 import os
 import signal
 import sys
@@ -66,7 +67,7 @@ class RunWatch:
         """Append the event to events.jsonl and show it: steps in the bar or every 30 seconds, all else at once."""
         if self.rank > 0:
             return
-        line = json.dumps({"time": round(time.time(), 3), **event}, default=float)
+        line = json.dumps({"time": round(time.time(), 3), **_finite(event)}, default=_number, allow_nan=False)
         with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._show(event)
@@ -113,6 +114,15 @@ class RunWatch:
             return
         self._shown_at = now
         self._say(_line(event))
+
+
+def _finite(event: dict[str, Any]) -> dict[str, Any]:
+    """The event with None for numbers that are not finite: JSON has no word for them."""
+    return {name: _number(value) if isinstance(value, float) else value for name, value in event.items()}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def _line(event: dict[str, Any]) -> str:

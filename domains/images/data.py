@@ -141,6 +141,11 @@ def _from_folder(root: Path, request: Request) -> Reading:
     labels = np.array([found.label for found in listing.pictures], dtype=object)
     parts = {found.file: found.part for found in listing.pictures if found.part}
     bad = _bad_labels(root, files, labels, request.facts)
+    if request.facts is None and all(label is None for label in labels):
+        raise DataError(
+            f"{root}: {len(files)} pictures, but no folders that name their classes. Lay them out as {root.name}/CLASS/x.png, "
+            "or give a table (CSV) with a column of paths and one of labels."
+        )
     if request.facts is None:
         class_names(labels, f"{root}: the class folders")
     notices = [*listing.notices, *_class_notices(listing.pictures, request.facts)]

@@ -69,8 +69,28 @@ def labelled(root: Path) -> Listing:
     for name, count in sorted(skipped.items()):
         why = "it has no class folders" if name.lower() in PARTS else "it is none of train, valid, test"
         listing.notices.append(f"pictures under {name}/ are not used ({count}): {why}")
+    listing.notices += _inner_folders(listing.pictures, by_part)
     listing.notices += [*_empty_classes(root, listing, by_part), *_about_ignored(listing.ignored)]
     return listing
+
+
+def _inner_folders(pictures: list[Found], by_part: bool) -> list[str]:
+    """Folders inside class folders mean nothing, which is said; and loudly where several classes have the same ones."""
+    place = 2 if by_part else 1
+    inner: dict[str, set[str]] = {}
+    for found in pictures:
+        folders = found.file.split("/")[place:-1]
+        if found.label is not None and folders:
+            inner.setdefault(folders[0], set()).add(found.label)
+    if not inner:
+        return []
+    names = ", ".join(sorted(inner)[:_MOST_NAMED])
+    text = f"classes are the outer folders; folders inside them mean nothing ({names})"
+    if shared := sorted(name for name, labels in inner.items() if len(labels) > 1):
+        text += (
+            f". But {shared[0]!r} is in several classes: if the inner folders are the classes, put them on the outside"
+        )
+    return [text]
 
 
 def has_parts(root: Path) -> bool:

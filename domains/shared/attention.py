@@ -41,7 +41,9 @@ def attended(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tenso
     is_plain = query.device.type != "cpu" or query.dtype == key.dtype == value.dtype == torch.float32
     if is_plain:
         return sdpa_attention_forward(module, query, key, value, mask, **options)
-    if options.get("dropout") or options.get("is_causal") or query.shape != key.shape or torch.compiler.is_compiling():
+    # Without a mask a causal module means "up to itself", which only torch's own function reads from it.
+    is_causal = options.get("is_causal") or (mask is None and getattr(module, "is_causal", False))
+    if options.get("dropout") or is_causal or query.shape != key.shape or torch.compiler.is_compiling():
         with torch.autocast("cpu", enabled=False):
             bias = _as_bias(mask, torch.float32)
             states, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), bias, **options)

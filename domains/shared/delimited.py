@@ -83,17 +83,19 @@ def as_utf8(raw: bytes, name: str) -> tuple[bytes, list[str]]:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        notices.append(f"{name} line {line}: byte {raw[error.start]:#04x} is not UTF-8; read as Latin-1")
-        raw = _from_latin(raw).encode()
+        text, encoding = _from_latin(raw)
+        notices.append(f"{name} line {line}: byte {raw[error.start]:#04x} is not UTF-8; read as {encoding}")
+        raw = text.encode()
     return raw, notices
 
 
-def _from_latin(raw: bytes) -> str:
-    """Text of the Windows superset of Latin-1, as browsers read it; plain Latin-1 where that has no letter."""
+def _from_latin(raw: bytes) -> tuple[str, str]:
+    """Text of the Windows superset of Latin-1, as browsers read it, or of plain Latin-1 where that has no letter; and the
+    name of the encoding."""
     try:
-        return raw.decode("cp1252")
+        return raw.decode("cp1252"), "Windows-1252 (Latin-1)"
     except UnicodeDecodeError:
-        return raw.decode("latin-1")
+        return raw.decode("latin-1"), "Latin-1"
 
 
 def _sample(utf8: bytes) -> str:

@@ -3,6 +3,7 @@ of most data types. How a cell becomes a number is decided in `domains.shared.ce
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -218,6 +219,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}).") from None
     # pandas' own notes in the file would turn columns into an index; the index of a row means nothing here.
+    for place, column in enumerate(table.columns):
+        if pa.types.is_nested(column.type):  # lists and objects as JSON text, as from JSON lines
+            cells = [None if cell is None else json.dumps(cell, ensure_ascii=False) for cell in column.to_pylist()]
+            table = table.set_column(place, table.column_names[place], pa.array(cells, pa.string()))
     frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
     return frame.drop(columns=[name for name in frame.columns if name.startswith("__index_level_")])
 

@@ -13,6 +13,8 @@ from trainers.errors import DataError, UsageError, did_you_mean
 
 TASKS = ("classification", "regression")
 MAX_WHOLE_CLASSES = 20
+LARGEST = 1e18
+"""Squares of larger numbers leave float32, in which trees and networks compute."""
 MAX_CLASSES = 1000
 # A text column with so many numbers is a column of numbers with a few strays, not classes.
 MOSTLY_NUMBERS = 0.9
@@ -115,9 +117,12 @@ def bad_targets(
     """
     missing = values.isna().to_numpy()
     reasons = {int(i): f"no value in target column {values.name!r}" for i in np.flatnonzero(missing)}
-    unusable = ~np.isfinite(as_numbers(values, comma=comma)[0]) if task == "regression" else np.zeros(len(values), bool)
+    numbers = as_numbers(values, comma=comma)[0] if task == "regression" else np.zeros(len(values))
+    unusable, too_large = ~np.isfinite(numbers), np.isfinite(numbers) & (np.abs(numbers) > LARGEST)
     for i in np.flatnonzero(unusable & ~missing):
         reasons[int(i)] = f"target {values.name!r} is {str(values.iloc[i])!r}, not a finite number"
+    for i in np.flatnonzero(too_large & ~missing):
+        reasons[int(i)] = f"target {values.name!r} is {str(values.iloc[i])!r}, beyond what models compute with (1e18)"
     if task == "classification" and classes:
         labels = label_texts(values)
         for i in np.flatnonzero(~np.isin(labels.astype(str), classes) & ~missing):

@@ -55,7 +55,19 @@ def _recognised_text(values: pd.Series, comma: bool) -> tuple[pd.Series, str]:
     if strays.any() and num_rows[~strays].sum() >= enough and not names.str.match(r"[+-]?0\d").any():
         numbers, strays = as_numbers(values, comma=comma)
         return finite(pd.Series(numbers))[0], _lost(values, strays, "no number")
-    return categories, ""
+    return categories, _told_of_mixture(names, strays, num_rows)
+
+
+def _told_of_mixture(names: pd.Series, strays: np.ndarray, num_rows: np.ndarray) -> str:
+    """What to say of a column of categories in which half of the cells or more are numbers, or dates; else ''."""
+    numbers, dates = ~strays, names.str.fullmatch(f"{_DATE}|{_OTHER_DATE}").to_numpy(bool)
+    for is_it, what in ((numbers, "numbers"), (dates, "dates")):
+        others = names[~is_it]
+        if num_rows[is_it].sum() >= num_rows.sum() / 2 and 0 < len(others) < len(names):
+            examples = ", ".join(repr(str(name)) for name in others.head(3))
+            count = f"{num_rows[~is_it].sum():,} of {num_rows.sum():,} filled cells are no {what} ({examples})"
+            return f"{count}, so it is taken as categories; leave such cells empty to have {what}"
+    return ""
 
 
 def converted(values: pd.Series, column: JSON, *, comma: bool = False) -> tuple[pd.Series, str]:

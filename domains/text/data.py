@@ -20,7 +20,10 @@ from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import read_frame
 
 SHAPE_OF_TASK = {"ner": "tagged", "seq2seq": "parallel"}
-PAIR_COLUMNS = ("prompt", "completion", "response", "answer", "instruction", "output", "source", "target", "messages")
+PAIR_COLUMNS = (
+    *("prompt", "completion", "response", "answer", "instruction", "output", "source", "target"),
+    *("messages", "conversations"),
+)
 TABLES = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".parquet", ".pq")
 
 

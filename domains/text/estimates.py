@@ -25,8 +25,10 @@ CHARACTERS_PER_TOKEN = 4.2
 class Sized(Protocol):
     """What every encoder recipe's options say of size."""
 
-    weights: str
-    max_tokens: int
+    @property
+    def weights(self) -> str: ...
+    @property
+    def max_tokens(self) -> int: ...
 
 
 def encoder_estimates(facts: Facts, options: Sized, settings: Gradient, num_outputs: int) -> JSON:

@@ -171,8 +171,9 @@ def attended(query_BTHE: Tensor, key_BTKE: Tensor, value_BTKE: Tensor, mask: Mas
     """
     if isinstance(mask, BlockMask):
         inputs = [each.transpose(1, 2) for each in (query_BTHE, key_BTKE, value_BTKE.to(query_BTHE.dtype))]
-        found_BHTE = flex_attention(*inputs, block_mask=mask, enable_gqa=key_BTKE.size(2) != query_BTHE.size(2))
-        return found_BHTE.transpose(1, 2)  # type: ignore[union-attr]
+        call: Any = flex_attention
+        found_BHTE: Tensor = call(*inputs, block_mask=mask, enable_gqa=key_BTKE.size(2) != query_BTHE.size(2))
+        return found_BHTE.transpose(1, 2)
     is_on_cpu = query_BTHE.device.type == "cpu"
     is_short = query_BTHE.size(1) <= SHORT and key_BTKE.size(2) == query_BTHE.size(2)
     if is_on_cpu and is_short and torch.is_grad_enabled() and multiplies_in_bf16():

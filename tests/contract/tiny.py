@@ -89,6 +89,24 @@ def corpus(folder: Path, task: str) -> tuple[Any, str | None]:
     return folder / "corpus.txt", None
 
 
+def pairs(folder: Path, task: str) -> tuple[Any, str]:
+    """Prompts of 4 to 8 words, one of which decides the answer; no two prompts are equal."""
+    rng = np.random.default_rng(0)
+    answers = {"sky": "it is blue", "grass": "it is green", "coal": "it is black", "snow": "it is white"}
+    other = ["well", "now", "tell", "me", "about", "the", "big", "old", "small", "far", "near", "warm", "cold"]
+    rows = []
+    for i in range(NUM_ROWS):
+        key = str(rng.choice(list(answers)))
+        words = rng.permutation([*rng.choice(other, int(rng.integers(3, 8))), key])
+        rows.append({"id": f"q{i}", "prompt": f"{i}: {' '.join(words)}?", "completion": answers[key]})
+    return _written(pd.DataFrame(rows), folder / "pairs.csv"), "completion"
+
+
+def prompts(folder: Path, task: str) -> tuple[Any, str]:
+    """Pairs to write answers from, else labelled texts."""
+    return pairs(folder, task) if task == "generation" else texts(folder, task)
+
+
 def tagged_texts(folder: Path, task: str) -> tuple[Any, str]:
     """Sentences of 4-9 words with one name of one or two words in each, as JSON lists."""
     rng = np.random.default_rng(0)
@@ -127,6 +145,9 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "images": pictures,
     "text": texts,
     "text/gpt-pretrain": corpus,
+    "text/few-shot-prompt": prompts,
+    "text/lora-finetune": pairs,
+    "text/full-finetune": pairs,
     "text/encoder-ner": tagged_texts,
     "text/seq2seq": rewritings,
 }

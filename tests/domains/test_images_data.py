@@ -289,3 +289,18 @@ def test_facts_survive_json_and_tables_of_them_predict(tmp_path):
     facts = facts_of(data.read(classes(tmp_path, "ab"), Request()))
     assert facts.sizes["median_short_side"] == 10
     assert type(facts).from_json(facts.as_json()) == replace(facts)
+
+
+def test_folders_inside_class_folders_are_told_and_flat_folders_say_what_is_expected(tmp_path):
+    for season in ("spring", "autumn"):
+        for animal in ("cat", "dog"):
+            (tmp_path / "nested" / season / animal).mkdir(parents=True)
+            for number in range(2):
+                picture(tmp_path / "nested" / season / animal / f"{number}.png", number)
+    said = " ".join(data.read(tmp_path / "nested", Request()).notices)
+    assert "folders inside them mean nothing (cat, dog)" in said
+    assert "'cat' is in several classes" in said
+    (tmp_path / "flat").mkdir()
+    picture(tmp_path / "flat" / "a.png", 0)
+    with pytest.raises(DataError, match=r"flat/CLASS/x\.png"):
+        data.read(tmp_path / "flat", Request())

@@ -205,3 +205,14 @@ def test_layers_that_are_watched_are_called_one_by_one(checkpoints):
     assert torch.allclose(pooled(encoder, numbers, is_residue), plain, atol=1e-5)
     for part in ("query", "key", "value"):
         assert f"encoder.layer.0.attention.self.{part}" in seen
+
+
+def test_a_random_checkpoint_of_ones_own_trains_without_dropout_of_attention(tmp_path):
+    from transformers import EsmConfig, EsmModel
+
+    own = {**esm2_config(layers=1, width=32, heads=2), "attention_probs_dropout_prob": 0.1}
+    EsmModel(EsmConfig(**own), add_pooling_layer=False).save_pretrained(tmp_path)
+    encoder = load_encoder(str(tmp_path)).train()
+    assert encoder.config.attention_probs_dropout_prob == 0.0
+    assert read_config(str(tmp_path))["attention_probs_dropout_prob"] == 0.0
+    assert can_walk(encoder, tokens(SEQUENCES, max_residues=1022)[0])

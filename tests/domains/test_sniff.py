@@ -18,6 +18,7 @@ from trainers.errors import DataError
         ("a.fasta", ">a\nMKTAYIAKQR\nQISFVK\n>b\nMKL\n", "proteins", 2),
         ("a.fa", ">a\nACGTACGTACGT\n", "genomics", 1),
         ("a.jsonl", '{"text": "x"}\n{"text": "y"}\n', "text", 2),
+        ("a.conll", "Anna\tB-per\nruns\tO\n\t\n\nBob\tB-per\n", "text", 2),
     ],
 )
 def test_the_type_and_the_number_of_rows_are_read_from_the_file(tmp_path, name, text, kind, num_rows):
@@ -61,3 +62,19 @@ def test_a_missing_or_empty_file_is_named(tmp_path):
     (tmp_path / "empty.csv").write_text("")
     with pytest.raises(DataError, match="empty"):
         sniff(tmp_path / "empty.csv")
+
+
+def test_a_folder_of_conll_files_asks_for_tags(tmp_path):
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.conll").write_text("Anna B-per\n\nBob B-per\nruns O\n")
+    found = sniff(tmp_path)
+    assert (found.type, found.num_rows, found.task) == ("text", 4, "ner")
+
+
+def test_a_header_alone_and_a_broken_parquet_file_are_refused(tmp_path):
+    (tmp_path / "head.csv").write_text("a,b\n")
+    (tmp_path / "bad.parquet").write_text("PAR1 junk")
+    with pytest.raises(DataError, match="no row in it"):
+        sniff(tmp_path / "head.csv")
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        sniff(tmp_path / "bad.parquet")

@@ -227,3 +227,14 @@ def test_every_demo_trains_and_beats_the_trivial_answer(name, family):
 def test_an_unknown_demo_offers_the_near_one():
     with pytest.raises(UsageError, match="Did you mean diabetes"):
         demo.load("diabetis")
+
+
+def test_a_column_of_numbers_with_many_strays_is_taken_as_categories_aloud():
+    from domains.tabular.columns import recognised
+
+    ages = pd.Series([str(20 + i % 50) for i in range(90)] + ["n.a."] * 10, name="age")
+    _, notice = recognised(ages)
+    assert notice.startswith("10 of 100 filled cells are no numbers ('n.a.')")
+    dates = pd.Series(["2024-01-31"] * 60 + ["soon"] * 40)
+    assert "no dates ('soon')" in recognised(dates)[1]
+    assert recognised(pd.Series(["red", "blue", "7"] * 10))[1] == ""

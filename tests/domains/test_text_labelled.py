@@ -133,7 +133,7 @@ def test_without_a_column_of_text_or_a_target_the_error_names_the_columns():
     with pytest.raises(DataError, match="which column is to be predicted"):
         read(table_of(other=["p", "q"] * 20), target=None)
     assert read(table_of(), target=None).target == "label"
-    with pytest.raises(UsageError, match="one label or one number"):
+    with pytest.raises(UsageError, match="--task ner: unknown task"):
         read(table_of(), task="ner")
 
 

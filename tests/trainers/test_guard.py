@@ -195,3 +195,10 @@ def test_on_cpu_figures_are_read_at_once():
     reading = reader.read(1, torch.tensor(0.5), 0.1, torch.tensor(2.0), True, 7)
     assert reading == Reading(1, 0.5, 0.1, 2.0, True, 7)
     assert reader.rest() is None
+
+
+def test_a_small_last_batch_has_room_for_the_spread_of_its_mean():
+    guard = seen(noise(60))
+    loss, norm = guard.limits(100.0)
+    assert guard.limits(100.0, 1 / 16) == pytest.approx((min(100.0, 4 * loss), min(LARGEST, 4 * norm)))
+    assert guard.limits(100.0, 1.0) == (loss, norm)

@@ -181,7 +181,7 @@ def test_a_compiled_network_is_counted_from_shapes_and_else_by_six_flops_a_weigh
             super().__init__(*args, **more)
             self.is_compiled, self.before = True, compilations()
 
-    monkeypatch.setattr("trainers.loop.Network", Compiled)
+    monkeypatch.setattr("trainers.parts.Network", Compiled)
     _, facts, _ = fitted(tmp_path / "v", {"steps": 8, "batch_size": 8})
     assert (facts["flops_per_sample"], facts["flops_from"]) == (2 * 4 * 16 * 2 + 2 * 16 * 3, "counted")
     monkeypatch.setattr(meter, "flops_of_shapes", lambda *args: None)

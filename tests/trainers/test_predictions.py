@@ -32,3 +32,15 @@ def test_sets_of_labels_hold_every_class_above_the_threshold():
 
 def test_tags_of_rows_of_equal_length_stay_one_object_a_row():
     assert ANSWERS["tags"].values.tolist() == [("O", "B-x"), ("O", "O")]
+
+
+def test_an_answer_that_is_not_finite_is_none_and_says_so():
+    nan, inf = float("nan"), float("inf")
+    labels = Predictions.of_labels(np.array([[nan, nan], [0.2, 0.8]]), ["a", "b"])
+    sets = Predictions.of_label_sets(np.array([[nan, 0.9], [0.2, 0.8]]), ["a", "b"])
+    numbers = Predictions.of_numbers(np.array([inf, 1.0]))
+    for answers in (labels, sets, numbers):
+        assert answers.problems == ("the model's answer is not finite", "")
+    assert labels.values.tolist() == [None, "b"]
+    assert sets.values.tolist() == [None, ("b",)]
+    assert np.isnan(numbers.values[0])

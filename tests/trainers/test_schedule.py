@@ -4,7 +4,16 @@ import math
 
 import pytest
 
-from trainers.schedule import Budget, crosses_mark, decay_factor, is_affordable, lr_factor, momentum_at
+from trainers.schedule import (
+    STEPS_GUESSED,
+    Budget,
+    crosses_mark,
+    decay_factor,
+    is_affordable,
+    lr_factor,
+    momentum_at,
+    short_budget_advice,
+)
 from trainers.settings import Gradient
 
 SHAPES = ["cosine", "trapezoid", "wsd", "constant"]
@@ -100,4 +109,16 @@ def test_seconds_end_at_the_step_that_ends_nearest_to_them():
     assert budget.progress(0, 9.4, 1.0) == pytest.approx(0.94)
     assert budget.progress(0, 9.5, 1.0) == 1.0
     assert budget.progress_within(0, 9.4, 1.0) == pytest.approx(0.99)
-    assert budget.progress_within(0, 0.0) == 0.0
+    assert budget.progress_within(0, 0.0) == pytest.approx(0.5 / STEPS_GUESSED)
+
+
+def test_the_first_step_of_a_budget_in_seconds_learns_at_some_rate():
+    settings = Gradient(seconds=60, warmup=0.05)
+    assert lr_factor(Budget.of(settings, 10).progress_within(0, 0.0), settings) > 0.05
+
+
+def test_a_budget_for_few_steps_is_told_and_one_in_steps_is_not():
+    seconds = Budget.of(Gradient(seconds=60), 10)
+    assert "1 step of 58 s" in short_budget_advice(seconds, 1, 58.0)
+    assert short_budget_advice(seconds, 500, 60.0) == ""
+    assert short_budget_advice(Budget.of(Gradient(steps=3), 10), 3, 1.0) == ""
