@@ -47,7 +47,7 @@ SIDES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 RATES = {"muon+adamw": (0.015, 0.03, 0.06), "adamw": (1e-3, 2e-3, 4e-3, 8e-3)}
-CHOSEN: dict[str, float] = {"muon+adamw": 0.03, "adamw": 2e-3}
+CHOSEN: dict[str, float] = {"muon+adamw": 0.03, "adamw": 4e-3}
 
 
 class Silence:
