@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import save_file
 
 from trainers import loop
 from trainers.checkpoint import Snapshots, load_weights, unique_weights, write_json, write_json_whole
@@ -128,7 +128,9 @@ class GradientLearner:
             raise RuntimeError("save() before fit() or load(): there is no model yet.")
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / STATISTICS, self.statistics)
-        save_model(self.task.model, str(folder / WEIGHTS))
+        # Not safetensors' save_model: which name of a tied weight it keeps differs from process to process.
+        weights = unique_weights(self.task.model)
+        save_file({name: value.detach().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
 
     @classmethod
     def load(cls, plan: Plan, folder: Path, make_task: Callable[[JSON, bool], Task]) -> GradientLearner:
