@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Request
-from domains.shared.frames import choose_column
+from domains.contract import BadRow, Keys, Request
+from domains.shared.frames import FrameTable, choose_column
 from domains.shared.targets import infer_task
 from trainers.errors import DataError
 
@@ -58,6 +58,17 @@ def keep_split_columns(
         parts = frame["split"].astype(str).str.strip().str.lower()
         if parts.isin(list(PARTS)).all() and parts.nunique() > 1:
             columns["split"] = parts.map(PARTS)
+
+
+def named_keys(table: FrameTable, request: Request, stratum: np.ndarray | None = None) -> Keys | None:
+    """The keys of a split by the column that was named with --group or --order; None where none was, or it is not here."""
+    if request.group and request.group in table.frame.columns:
+        group = table.column(request.group).astype(str).to_numpy()
+        return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
+    if request.order and request.order in table.frame.columns:
+        order = table.column(request.order).to_numpy()
+        return Keys("time", f"column {request.order!r} was named with --order", order=order, stratum=stratum)
+    return None
 
 
 def largest_share(target: np.ndarray) -> float:

@@ -11,6 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from domains.contract import Keys, Request
+from domains.shared.frames import FrameTable
+from domains.shared.roles import named_keys
+from trainers.contract import JSON
+
 RUN, WORD = 3, r"(?u)\w+"
 NEAR = 0.7
 """Jaccard index from which two texts are near copies: one word changed in thirty gives 0.8."""
@@ -22,6 +27,41 @@ _AT_ONCE = 4096
 def folded(text: str) -> str:
     """A text without what copies of it may differ in: case and white space."""
     return " ".join(text.casefold().split())
+
+
+def copy_keys(
+    table: FrameTable,
+    request: Request,
+    column: str,
+    *,
+    fast: bool,
+    what: str = "texts",
+    of: str = "",
+    given: str = "the column 'split' says which row goes where",
+    stratum: np.ndarray | None = None,
+) -> Keys:
+    """Copies and near copies of the texts in `column` stay together; named columns and a column "split" come first.
+
+    what, of: what the texts are, in words ("prompts", " of prompts").   given: why "split" says where rows go.
+    """
+    if (named := named_keys(table, request, stratum)) is not None:
+        return named
+    code = copy_groups(table.column(column).tolist(), near=not fast)
+    if "split" in table.frame.columns and table.target_name != "split":
+        return Keys("given", given, given=table.column("split").tolist(), group=code, stratum=stratum)
+    how, evidence = search_of_copies(code, fast=fast)
+    if evidence["num_copies"]:
+        because = f"{evidence['num_copies']:,} copies or near copies{of} stay with their originals ({how})"
+        return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
+    because = f"no two {what} are copies or near copies ({how})"
+    return Keys("random" if stratum is None else "stratified", because, stratum=stratum, evidence=evidence)
+
+
+def search_of_copies(code: np.ndarray, *, fast: bool) -> tuple[str, JSON]:
+    """How copies were looked for, in words, and what was found. code: what `copy_groups` returned."""
+    how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
+    near = "not looked for" if fast else f"Jaccard index >= {NEAR}"
+    return how, {"num_copies": len(code) - len(np.unique(code)), "near_copies": near}
 
 
 def copy_groups(texts: Sequence[str], *, near: bool) -> np.ndarray:

@@ -27,7 +27,7 @@ from domains.shared.roles import (
 )
 from domains.shared.targets import bad_targets, class_names, target_values
 from domains.text.baselines import label_shares, words, words_by_label
-from domains.text.copies import NEAR, RUN, copy_groups, folded
+from domains.text.copies import copy_keys, folded
 from domains.text.readers import Raw, other_columns, read_raw
 from trainers.errors import DataError
 
@@ -78,24 +78,7 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
     stratum = None
     if table.target_name is not None and task != "regression":
         stratum = rarest_labels(table.target()) if task == MULTILABEL else table.target().astype(str)
-    if request.group and request.group in table.frame.columns:
-        group = table.column(request.group).astype(str).to_numpy()
-        return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
-    if request.order and request.order in table.frame.columns:
-        order = table.column(request.order).to_numpy()
-        return Keys("time", f"column {request.order!r} was named with --order", order=order, stratum=stratum)
-    code = copy_groups(table.column("text").tolist(), near=not fast)
-    if "split" in table.frame.columns and table.target_name != "split":
-        given = table.column("split").tolist()
-        return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)
-    num_copies = len(code) - len(np.unique(code))
-    how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
-    evidence = {"num_copies": num_copies, "near_copies": "not looked for" if fast else f"Jaccard index >= {NEAR}"}
-    if num_copies:
-        because = f"{num_copies:,} copies or near copies stay with their originals ({how})"
-        return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
-    because = f"no two texts are copies or near copies ({how})"
-    return Keys("random" if stratum is None else "stratified", because, stratum=stratum, evidence=evidence)
+    return copy_keys(table, request, "text", fast=fast, stratum=stratum)
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:

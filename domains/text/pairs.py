@@ -21,7 +21,7 @@ from domains.shared.frames import FrameReading, FrameTable, choose_column, read_
 from domains.shared.roles import keep_split_columns, one_a_row
 from domains.text.answer_bytes import byte_rivals
 from domains.text.chats import as_text, bad_chat, last_answer, one_question, parsed
-from domains.text.copies import NEAR, RUN, copy_groups
+from domains.text.copies import copy_keys
 from trainers.contract import Predictions
 from trainers.errors import DataError
 
@@ -96,23 +96,7 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
 
     A column named with --group, one with --order, or one called "split", is used instead.
     """
-    if request.group and request.group in table.frame.columns:
-        group = table.column(request.group).astype(str).to_numpy()
-        return Keys("grouped", f"column {request.group!r} was named with --group", group=group)
-    if request.order and request.order in table.frame.columns:
-        order = table.column(request.order).to_numpy()
-        return Keys("time", f"column {request.order!r} was named with --order", order=order)
-    code = copy_groups(table.column("prompt").tolist(), near=not fast)
-    if "split" in table.frame.columns:
-        given = table.column("split").tolist()
-        return Keys("given", "the column 'split' says which row goes where", given=given, group=code)
-    num_copies = len(code) - len(np.unique(code))
-    how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
-    evidence = {"num_copies": num_copies, "near_copies": "not looked for" if fast else f"Jaccard index >= {NEAR}"}
-    if num_copies:
-        because = f"{num_copies:,} copies or near copies of prompts stay with their originals ({how})"
-        return Keys("grouped", because, group=code, evidence=evidence)
-    return Keys("random", f"no two prompts are copies or near copies ({how})", evidence=evidence)
+    return copy_keys(table, request, "prompt", fast=fast, what="prompts", of=" of prompts")
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:

@@ -16,7 +16,7 @@ import pandas as pd
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
 from domains.shared.roles import keep_split_columns, one_a_row
-from domains.text.copies import NEAR, RUN, copy_groups
+from domains.text.copies import copy_keys
 from domains.text.overlap import overlap_metrics
 from domains.text.parallel_files import read_folder
 from domains.text.recall import copied, remembered
@@ -57,23 +57,9 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
 
     A column named with --group, one with --order, or one called "split", is used instead.
     """
-    if request.group and request.group in table.frame.columns:
-        group = table.column(request.group).astype(str).to_numpy()
-        return Keys("grouped", f"column {request.group!r} was named with --group", group=group)
-    if request.order and request.order in table.frame.columns:
-        order = table.column(request.order).to_numpy()
-        return Keys("time", f"column {request.order!r} was named with --order", order=order)
-    code = copy_groups(table.column("source").tolist(), near=not fast)
-    if "split" in table.frame.columns:
-        given = table.column("split").tolist()
-        return Keys("given", "the files, or a column 'split', say which row goes where", given=given, group=code)
-    num_copies = len(code) - len(np.unique(code))
-    how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
-    evidence = {"num_copies": num_copies, "near_copies": "not looked for" if fast else f"Jaccard index >= {NEAR}"}
-    if num_copies:
-        because = f"{num_copies:,} copies or near copies of source texts stay with their originals ({how})"
-        return Keys("grouped", because, group=code, evidence=evidence)
-    return Keys("random", f"no two source texts are copies or near copies ({how})", evidence=evidence)
+    given = "the files, or a column 'split', say which row goes where"
+    what = "source texts"
+    return copy_keys(table, request, "source", fast=fast, what=what, of=f" of {what}", given=given)
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:

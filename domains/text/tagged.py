@@ -13,8 +13,9 @@ import numpy as np
 
 from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameTable
+from domains.shared.roles import named_keys
 from domains.text import conll
-from domains.text.copies import NEAR, RUN, copy_groups
+from domains.text.copies import copy_groups, search_of_copies
 from domains.text.tag_baselines import all_outside, word_features
 from domains.text.tagged_readers import read_files, read_table
 from domains.text.tags import OUTSIDE, entities, entity_metrics, types_of
@@ -41,21 +42,13 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
     dev and test, or a column called "split", are used instead.
     """
     stratum = None if table.target_name is None else _rarest_types(table.target())
-    if request.group and request.group in table.frame.columns:
-        group = table.column(request.group).astype(str).to_numpy()
-        return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
-    if request.order and request.order in table.frame.columns:
-        order = table.column(request.order).to_numpy()
-        return Keys("time", f"column {request.order!r} was named with --order", order=order, stratum=stratum)
+    if (named := named_keys(table, request, stratum)) is not None:
+        return named
     code = copy_groups(table.column("text").tolist(), near=not fast)
     if "split" in table.frame.columns:
         given = table.column("split").tolist()
         return Keys("given", str(table.context["parts"]), given=given, group=code, stratum=stratum)
-    how = "only exact copies were looked for (--fast)" if fast else f"near: {NEAR:.0%} of runs of {RUN} words shared"
-    evidence = {
-        "num_copies": len(code) - len(np.unique(code)),
-        "near_copies": "not looked for" if fast else f"Jaccard index >= {NEAR}",
-    }
+    how, evidence = search_of_copies(code, fast=fast)
     because = f"copies and near copies of sentences stay together ({how})"
     if "document" in table.frame.columns:
         code = _joined(code, table.column("document").to_numpy())
