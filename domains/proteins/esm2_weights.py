@@ -5,7 +5,6 @@ fair-esm checkpoints are renamed key by key; the states are the same to float32 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from domains.proteins.esm2 import VOCABULARY, empty_encoder, esm2_config, without_contact_head
-from domains.shared.weights import Weights, quiet_transformers, random_shape, read_torch, resolve
+from domains.shared.weights import Weights, config_json, quiet_transformers, random_shape, read_torch, resolve
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, did_you_mean
 
@@ -82,10 +81,7 @@ def load_encoder(spec: str) -> nn.Module:
 
 
 def _hub_config(folder: Path) -> JSON:
-    try:
-        found = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise DataError(f"{folder / 'config.json'}: not JSON ({error}). Fetch it again.") from None
+    found = config_json(folder)
     drop = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "model_type")
     return {"model_type": found.get("model_type"), **{k: v for k, v in found.items() if k not in drop}}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import pickle
 import re
@@ -73,6 +74,30 @@ def resolve(spec: str, *, formats: Sequence[str] = FORMATS, also: Sequence[str] 
     if looks_like_path(spec):
         raise MissingError(f"options.weights: {spec}: no such file or folder.{_near(path)}")
     return _from_hub(spec, formats, also)
+
+
+def with_config(weights: Weights) -> Weights:
+    """`weights`, which must be a folder with a config.json. Raises MissingError where there is none."""
+    if not weights.path.is_dir() or not (weights.path / "config.json").exists():
+        raise MissingError(f"options.weights: {weights.path}: no config.json here. Give the whole folder of the model.")
+    return weights
+
+
+def config_json(folder: Path) -> JSON:
+    """The values in a model's config.json. Raises DataError where it is not JSON."""
+    path = folder / "config.json"
+    try:
+        found: JSON = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: not JSON ({error}). Fetch it again.") from None
+    return found
+
+
+def kept_config(config: Any) -> JSON:
+    """A transformers config as the plain values that a run keeps: without where it came from and how it was stored."""
+    drop = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path")
+    kept = {name: value for name, value in config.to_dict().items() if name not in drop}
+    return dict(json.loads(json.dumps(kept, default=str)))
 
 
 def resolve_reference(reference: JSON) -> Weights:

@@ -17,11 +17,14 @@ from domains.shared.attention import attention
 from domains.shared.weights import (
     RANDOM_HEAD_SIZE,
     Weights,
+    config_json,
     quiet_transformers,
     random_shape,
     resolve,
     resolve_reference,
+    with_config,
 )
+from domains.text.tokens import check_vocabulary, of_bytes
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, UsageError
 
@@ -35,10 +38,7 @@ _LONGEST_RANDOM = 4096
 
 def find(spec: str) -> Weights:
     """The weights of a spec that is not random: a folder with config and tokenizer. Raises MissingError."""
-    weights = resolve(spec, also=TOKENIZER_FILES)
-    if not weights.path.is_dir() or not (weights.path / "config.json").exists():
-        raise MissingError(f"options.weights: {weights.path}: no config.json here. Give the whole folder of the model.")
-    return weights
+    return with_config(resolve(spec, also=TOKENIZER_FILES))
 
 
 def reference(spec: str) -> JSON:
@@ -60,10 +60,7 @@ def read_config(spec: str) -> Any:
     if shape is not None:
         return _random_config(*shape)
     folder = find(spec).path
-    try:
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{folder / 'config.json'}: not JSON ({error}). Fetch it again.") from None
+    values = config_json(folder)
     kind = values.get("model_type")
     if kind not in KNOWN or values.get("is_encoder_decoder"):
         code = " It needs code from the hub, and none is run." if values.get("auto_map") else ""
@@ -102,12 +99,7 @@ def load_tokenizer(spec: str, vocab_size: int) -> Any:
     except Exception as error:  # every tokenizer class raises its own
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(f"{folder}: its tokenizer cannot be loaded ({reason}). Fetch the whole folder again.") from None
-    size = max(tokenizer.get_vocab().values()) + 1
-    if size > vocab_size:
-        raise DataError(
-            f"{folder}: the tokenizer knows {size:,} tokens, the model only {vocab_size:,}: they do not belong together. "
-            "Put the model's own tokenizer files back."
-        )
+    check_vocabulary(folder, max(tokenizer.get_vocab().values()) + 1, vocab_size)
     if tokenizer.eos_token_id is None:
         raise DataError(f"{folder}: the tokenizer has no token for the end of a text, so no answer would ever end.")
     return tokenizer
@@ -115,16 +107,7 @@ def load_tokenizer(spec: str, vocab_size: int) -> Any:
 
 def made_tokenizer(texts: Sequence[str]) -> str:
     """The JSON of a tokenizer of bytes and their commonest pairs in `texts`, for random weights that know no other."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer: Any = trainers.BpeTrainer
-    special = {"special_tokens": [PAD, END], "initial_alphabet": alphabet, "show_progress": False}
-    tokenizer.train_from_iterator(texts, trainer(vocab_size=RANDOM_VOCABULARY, **special))
-    return str(tokenizer.to_str())
+    return str(of_bytes(texts, RANDOM_VOCABULARY, [PAD, END], add_prefix_space=False).to_str())
 
 
 def tokenizer_of(text: str) -> Any:

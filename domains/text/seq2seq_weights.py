@@ -5,17 +5,25 @@ No code of a hub entry is ever run, and no tensor is unpickled freely.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from domains.shared.weights import RANDOM_HEAD_SIZE, Weights, quiet_transformers, random_shape, resolve
+from domains.shared.weights import (
+    RANDOM_HEAD_SIZE,
+    Weights,
+    config_json,
+    kept_config,
+    quiet_transformers,
+    random_shape,
+    resolve,
+    with_config,
+)
 from domains.text.encoder_weights import encoder_roles
-from domains.text.tokens import TextTokenizer, of_folder
+from domains.text.tokens import TextTokenizer, check_vocabulary, of_bytes, of_folder
 from trainers.contract import JSON, Role
-from trainers.errors import DataError, MissingError, UsageError
+from trainers.errors import DataError, UsageError
 
 _TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
 PAD, END = "<pad>", "</s>"
@@ -24,10 +32,7 @@ _HEAD = "lm_head.weight"
 
 def find(spec: str) -> Weights:
     """The weights of a spec that is not random: a folder with config and tokenizer. Raises MissingError."""
-    weights = resolve(spec, also=_TOKENIZER_FILES)
-    if not weights.path.is_dir() or not (weights.path / "config.json").exists():
-        raise MissingError(f"options.weights: {weights.path}: no config.json here. Give the whole folder of the model.")
-    return weights
+    return with_config(resolve(spec, also=_TOKENIZER_FILES))
 
 
 def read_config(spec: str, vocabulary: int) -> JSON:
@@ -42,44 +47,28 @@ def read_config(spec: str, vocabulary: int) -> JSON:
     from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES as KNOWN
 
     folder = find(spec).path
-    try:
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except ValueError as error:
-        raise DataError(f"{folder / 'config.json'}: not JSON ({error}). Fetch it again.") from None
+    kind = config_json(folder).get("model_type")
     if kind not in KNOWN:
         raise DataError(
             f"{folder}: a {kind!r} model is no encoder-decoder that transformers knows. Give T5, BART or one like them "
             "with --set options.weights=..."
         )
-    values: JSON = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).to_dict()
-    drop = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path")
-    kept = {name: value for name, value in values.items() if name not in drop}
-    return dict(json.loads(json.dumps(kept, default=str)))
+    return kept_config(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
 
 
 def load_tokenizer(spec: str, config: JSON) -> JSON:
     """The tokenizer beside the weights, as `TextTokenizer.as_json`. Raises DataError where it is not that of the model."""
     folder = find(spec).path
     tokenizer = of_folder(folder)
-    if tokenizer.size > config["vocab_size"]:
-        raise DataError(
-            f"{folder}: the tokenizer knows {tokenizer.size:,} tokens, the model only {config['vocab_size']:,}: they do "
-            "not belong together. Put the model's own tokenizer files back."
-        )
+    check_vocabulary(folder, tokenizer.size, config["vocab_size"])
     return tokenizer.as_json()
 
 
 def made_tokenizer(texts: Sequence[str], vocabulary: int) -> JSON:
     """Byte-level BPE of `texts`, of both sides, for random weights; at most `vocabulary` tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import processors
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer: Any = trainers.BpeTrainer
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    special = {"special_tokens": [PAD, END], "initial_alphabet": alphabet, "show_progress": False}
-    tokenizer.train_from_iterator(texts, trainer(vocab_size=vocabulary, **special))
+    tokenizer = of_bytes(texts, vocabulary, [PAD, END], add_prefix_space=True)
     tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {END}", special_tokens=[(END, 1)])
     return TextTokenizer(tokenizer, 0).as_json()
 

@@ -103,6 +103,29 @@ def of_folder(folder: Path) -> TextTokenizer:
     return TextTokenizer(found.backend_tokenizer, int(found.pad_token_id))
 
 
+def check_vocabulary(folder: Path, num_known: int, num_modelled: int) -> None:
+    """Raise DataError where a tokenizer knows more tokens than the model beside it."""
+    if num_known > num_modelled:
+        raise DataError(
+            f"{folder}: the tokenizer knows {num_known:,} tokens, the model only {num_modelled:,}: they do not belong "
+            "together. Put the model's own tokenizer files back."
+        )
+
+
+def of_bytes(texts: Sequence[str], size: int, special: list[str], *, add_prefix_space: bool) -> Tokenizer:
+    """Byte-level BPE of `texts` with at most `size` tokens, `special` first, for weights that know no other."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    tokenizer.decoder = decoders.ByteLevel()
+    make: Any = trainers.BpeTrainer
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = make(vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
 def of_words(texts: Sequence[str]) -> TextTokenizer:
     """A tokenizer whose tokens are the most frequent words of `texts` (lower case), for weights that know no other."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
