@@ -12,12 +12,14 @@ See `domains.contract.Domain` for what the functions do.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
-from domains.shared.frames import read_frame
+from domains.shared.frames import JSON_SUFFIXES, PARQUET_SUFFIXES, read_frame
 
 SHAPE_OF_TASK = {"ner": "tagged", "seq2seq": "parallel"}
 PAIR_COLUMNS = (
@@ -72,12 +74,44 @@ def _holds_pairs(data: Any, request: Request) -> bool:
         path = Path(data)
         if path.is_dir() or not set(TABLES) & {suffix.lower() for suffix in path.suffixes}:
             return False
-    return request.target is not None or bool(_names(data) & set(PAIR_COLUMNS))
+    return request.target is not None or _has_pair_columns(data)
 
 
-def _names(data: Any) -> set[str]:
-    columns: Iterable[Any] = data.columns if hasattr(data, "columns") else read_frame(data).frame.columns
-    return {str(name).strip().lower() for name in columns}
+def _has_pair_columns(data: Any) -> bool:
+    # A corpus may be larger than memory, so that of one no more is held than a line; read_frame takes the rest.
+    suffix = Path(data).suffix if isinstance(data, str | Path) else ""
+    if suffix in JSON_SUFFIXES and Path(data).is_file() and (found := _pairs_in_lines(Path(data))) is not None:
+        return found
+    if suffix in PARQUET_SUFFIXES and (names := _parquet_names(Path(data))) is not None:
+        return _are_pairs(names)
+    return _are_pairs(data.columns if hasattr(data, "columns") else read_frame(data).frame.columns)
+
+
+def _are_pairs(names: Iterable[Any]) -> bool:
+    return not {str(name).strip().lower() for name in names}.isdisjoint(PAIR_COLUMNS)
+
+
+def _pairs_in_lines(path: Path) -> bool | None:
+    """Whether an object in a file of JSON lines has a key of pairs; None where no line is an object."""
+    is_known = None
+    with path.open("rb") as lines:
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                found = json.loads(line.decode("utf-8", "replace"))
+                is_known = False if isinstance(found, dict) else is_known
+                if isinstance(found, dict) and _are_pairs(found):
+                    return True
+    return is_known
+
+
+def _parquet_names(path: Path) -> list[str] | None:
+    """The columns of a Parquet file; None where it cannot be read, which `read_frame` words."""
+    from pyarrow import parquet
+
+    try:
+        return list(parquet.read_schema(path).names)
+    except (OSError, ValueError):
+        return None
 
 
 def _module(shape: str) -> Any:

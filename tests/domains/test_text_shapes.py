@@ -48,3 +48,14 @@ def test_a_target_makes_pairs_whatever_the_columns_are_called():
 def test_new_files_are_read_as_the_training_file_was():
     facts = Facts("text", "generation", None, 5, schema={"shape": "corpus"})
     assert shape_of(pd.DataFrame({"prompt": ["a"]}), Request(task="generation", facts=facts)) == "corpus"
+
+
+def test_of_a_corpus_no_more_is_held_than_a_line_to_know_its_shape(tmp_path, monkeypatch):
+    monkeypatch.setattr("domains.text.data.read_frame", lambda *given: pytest.fail("read as a whole"))
+    request, frame = Request(task="generation"), pd.DataFrame({"text": ["Once"], "source": ["upon"]})
+    (tmp_path / "plain.jsonl").write_text('{"text": "a"}\nnot json\n{"text": "b"}\n')
+    (tmp_path / "late.jsonl").write_text('{"text": "a"}\n{"Prompt": "b", "text": "c"}\n')
+    frame[["text"]].to_parquet(tmp_path / "plain.parquet")
+    frame.to_parquet(tmp_path / "pairs.parquet")
+    assert [shape_of(tmp_path / f"plain.{kind}", request) for kind in ("jsonl", "parquet")] == ["corpus"] * 2
+    assert [shape_of(tmp_path / name, request) for name in ("late.jsonl", "pairs.parquet")] == ["pairs"] * 2
