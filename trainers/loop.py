@@ -225,7 +225,7 @@ def stepped(parts: Parts, settings: Gradient, loss: torch.Tensor, lr: float, num
     """
     state, optimizer, scaler = parts.state, parts.optimizer, parts.network.scaler
     scaler.unscale_(optimizer)
-    norm = optim.gradient_norm(optim.all_parameters(optimizer), settings.clip)
+    norm = optim.gradient_norm(parts.parameters, settings.clip)
     skip = should_skip(loss, norm, parts.way.limits(num_examples))
     optim.step(optimizer, skip)
     scaler.update()

@@ -33,12 +33,13 @@ from trainers.state import State
 
 @dataclass(frozen=True)
 class Parts:
-    """drawn: the micro-batches of a step, by its position, on the device.   save: keep all as it stands."""
+    """parameters: all that are trained.   drawn: the micro-batches of a step, by its position, on the device.   save: keep all as it stands."""
 
     feed: Feed
     budget: Budget
     state: State
     optimizer: torch.optim.Optimizer
+    parameters: list[torch.nn.Parameter]
     averages: Averages | None
     network: Network
     losses: LossReader
@@ -104,7 +105,20 @@ def make_parts(
     )
     budget = Budget.of(settings, feed.steps_per_epoch)
     return Parts(
-        feed, budget, state, optimizer, averages, network, losses, meter, ladder, lines, way, drawn=drawn, save=save
+        feed,
+        budget,
+        state,
+        optimizer,
+        optim.all_parameters(optimizer),
+        averages,
+        network,
+        losses,
+        meter,
+        ladder,
+        lines,
+        way,
+        drawn=drawn,
+        save=save,
     )
 
 
