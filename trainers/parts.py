@@ -33,7 +33,8 @@ from trainers.state import State
 
 @dataclass(frozen=True)
 class Parts:
-    """parameters: all that are trained.   drawn: the micro-batches of a step, by its position, on the device.   save: keep all as it stands."""
+    """parameters: all that are trained.   drawn: the micro-batches of a step, by its position, on the device.
+    save: keep all as it stands."""
 
     feed: Feed
     budget: Budget

@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trainers.settings import Gradient
+from trainers.settings import DEFAULT_EPOCHS, Gradient
 
-DEFAULT_EPOCHS = 10.0
 MOMENTUM_START = 0.85
 """Where a momentum that is warmed up begins: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon."""
 STEPS_GUESSED = 100

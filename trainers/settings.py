@@ -1,6 +1,7 @@
 """What the `train:` block of a recipe may say, one class per trainer. Light: pydantic only, so that `zoo check` and
 `--set` can validate without torch."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -35,6 +36,8 @@ OPTIMIZER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "adafactor": {"lr": 1e-2},  # Shazeer & Stern 2018, arXiv 1804.04235
 }
 """What a setting is under an optimizer where neither recipe nor user says it."""
+DEFAULT_EPOCHS = 10.0
+"""Where no budget is named."""
 SHARDED_OPTIMIZERS = ("adamw", "sgd", "muon+adamw")
 """The first two treat every number by itself, so a part of a matrix is as good as the whole; Muon puts its directions
 together first."""
@@ -126,6 +129,12 @@ class Gradient(_Settings):
                 f"{self.optimizer} in {self.precision}: others need whole matrices, and fp16 one loss scale."
             )
         return self
+
+    def planned_steps(self, num_examples: int) -> int | None:
+        """Steps that training on so many examples takes; None where a budget in seconds ends it."""
+        if self.seconds is not None:
+            return None
+        return self.steps or math.ceil((self.epochs or DEFAULT_EPOCHS) * num_examples / self.batch_size)
 
 
 class Trees(_Settings):

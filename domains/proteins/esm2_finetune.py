@@ -5,7 +5,6 @@ As in Schmirler et al. 2024 (Nature Communications 15:7407) less LoRA. Options o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -64,11 +63,9 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     widest = rows * (min(int(facts.sizes["longest"]), options.max_residues) + NUM_ADDED_TOKENS)
     num_tokens = min(widest, settings.micro_batch_tokens or widest)
     activations = num_tokens * config["num_hidden_layers"] * config["hidden_size"] * ACTIVATION_BYTES
-    epochs = settings.epochs or 10
-    steps = settings.steps or math.ceil(epochs * facts.num_rows / settings.batch_size)
     return {
         "num_parameters": total,
-        "num_steps": steps if settings.seconds is None else None,
+        "num_steps": settings.planned_steps(facts.num_rows),
         "flops_per_epoch": 6 * total * num_tokens_seen(facts, options.max_residues),
         "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
         "weights": weights_facts(options.weights, find),

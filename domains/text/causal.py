@@ -7,7 +7,6 @@ found necessary; their QLoRA (base weights in 4 bits) by options.base=4bit on CU
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -87,11 +86,10 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
         raise UsageError(f"options.base=4bit: {reason} (device {machine.device}). Use --set options.base=auto.")
     total = languages.num_parameters(config)
     trained = total if options.method == "all" else num_adapter_parameters(config, options)
-    steps = settings.steps or math.ceil((settings.epochs or 10) * facts.num_rows / settings.batch_size)
     return {
         "num_parameters": total + (trained if options.method == "lora" else 0),
         "num_trained": trained,
-        "num_steps": steps if settings.seconds is None else None,
+        "num_steps": settings.planned_steps(facts.num_rows),
         "memory_bytes": memory_bytes(config, options, settings, machine, (total, trained)),
         "weights": weights_facts(options.weights, languages.find),
         "notes": notes(facts, options),

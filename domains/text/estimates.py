@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
 from domains.contract import Facts
@@ -47,10 +46,9 @@ def encoder_estimates(facts: Facts, options: Sized, settings: Gradient, num_outp
     rows = settings.micro_batch_size or settings.batch_size
     widest = min(rows * options.max_tokens, settings.micro_batch_tokens or rows * options.max_tokens)
     activations = widest * config["num_hidden_layers"] * config["hidden_size"] * ACTIVATION_BYTES
-    steps = settings.steps or math.ceil((settings.epochs or 10) * facts.num_rows / settings.batch_size)
     return {
         "num_parameters": total,
-        "num_steps": steps if settings.seconds is None else None,
+        "num_steps": settings.planned_steps(facts.num_rows),
         "flops_per_epoch": 6 * total * num_tokens(facts, options.max_tokens),
         "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
         "weights": weights_facts(options.weights, encoders.find),

@@ -6,7 +6,6 @@ Shapes: B rows, S source tokens, T target tokens, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,11 +72,10 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
                 f"--set options.{name}={limit}"
             )
     total = models.num_parameters(config)
-    steps = settings.steps or math.ceil((settings.epochs or 10) * facts.num_rows / settings.batch_size)
     tokens = (facts.sizes["total_source"] + facts.sizes["total_target"]) / CHARACTERS_PER_TOKEN
     return {
         "num_parameters": total,
-        "num_steps": steps if settings.seconds is None else None,
+        "num_steps": settings.planned_steps(facts.num_rows),
         "flops_per_epoch": int(6 * total / 2 * tokens),  # each token passes one half
         "memory_bytes": BYTES_PER_PARAMETER * total,
         "weights": weights_facts(options.weights, models.find),
