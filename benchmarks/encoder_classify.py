@@ -18,11 +18,9 @@ validation scores are called equal when the zoo's mean is at most TOLERANCE belo
 """
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from trainer_peer import Silence, cpu_spent, peer_arguments
 
 from domains.contract import Request
 from domains.metrics import classification_metrics, interval, point
@@ -50,19 +49,6 @@ TOLERANCE = 0.01
 """Of accuracy: about one standard error of it on 1,100 validation rows."""
 WARM_UP_STEPS, PROBE_STEPS = 2, 6
 PROBED_ROWS, PROBED_ATTENTION = (4, 8, 16, 32), ("sdpa", "eager")
-
-
-class Silence:
-    """A watch that keeps its files in a folder and says nothing."""
-
-    metric, higher_is_better, rank, world = "accuracy", True, 0, 1
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = self.cache = folder
-
-    def score(self, rows: Any, predictions: Any) -> None: ...
-    def log(self, **event: Any) -> None: ...
-    def should_stop(self) -> None: ...
 
 
 def main() -> None:
@@ -164,13 +150,6 @@ def _prepared(arguments: argparse.Namespace) -> tuple[dict[str, Any], Plan]:
     return tables, Plan(*shared, facts.as_json(), machine)
 
 
-def _spent(run: Any) -> dict[str, float]:
-    """CPU-seconds of `run`, all threads, and those of them in the kernel."""
-    before, began = os.times(), time.process_time()
-    run()
-    return {"seconds": time.process_time() - began, "system": os.times().system - before.system}
-
-
 def _fresh_task(rows: Any, plan: Plan) -> Any:
     learner = encoder.build(plan)
     with seeded(plan.seed):
@@ -200,7 +179,7 @@ def _zoo(rows: Any, plan: Plan, arguments: argparse.Namespace) -> tuple[Any, dic
         fixed: Any = {"machine": plan.machine, "seed": plan.seed, "watch": watch, "evaluate": None, "ranks": ALONE}
         cut: Any = CutOnce(task, examples)
         with seeded(plan.seed):
-            spent = _spent(lambda: train(cut, rows, settings, snapshots=snapshots, snapshot=None, **fixed))
+            spent = cpu_spent(lambda: train(cut, rows, settings, snapshots=snapshots, snapshot=None, **fixed))
     return task, spent, _num_tokens(examples, arguments)
 
 
@@ -239,45 +218,15 @@ def _trainer(rows: Any, plan: Plan, arguments: argparse.Namespace) -> tuple[Any,
     with tempfile.TemporaryDirectory() as output:
         trainer = Trainer(
             model=model,
-            args=_peer_arguments(output, plan, arguments),
+            args=peer_arguments(output, plan, arguments),
             train_dataset=[{"input_ids": torch.from_numpy(numbers), "labels": y} for numbers, y in examples],
             data_collator=lambda batch: _collated(batch, task.tokenizer.pad),
         )
         trainer.remove_callback(PrinterCallback)
-        spent = _spent(trainer.train)
+        spent = cpu_spent(trainer.train)
     missing = task.model.load_state_dict(model.state_dict(), strict=False).missing_keys
     assert not missing, missing
     return task, spent, _num_tokens(examples, arguments)
-
-
-def _peer_arguments(folder: str, plan: Plan, arguments: argparse.Namespace) -> Any:
-    from transformers import TrainingArguments
-
-    rows = arguments.peer_rows
-    assert arguments.batch_size % rows == 0, "--peer-rows must divide --batch-size"
-    return TrainingArguments(
-        output_dir=folder,
-        num_train_epochs=arguments.epochs,
-        per_device_train_batch_size=rows,
-        gradient_accumulation_steps=arguments.batch_size // rows,
-        train_sampling_strategy="group_by_length",
-        learning_rate=plan.settings["lr"],
-        lr_scheduler_type="cosine",
-        warmup_steps=plan.settings["warmup"],
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        optim="adamw_torch_fused",
-        bf16=True,
-        use_cpu=True,
-        seed=plan.seed,
-        remove_unused_columns=False,
-        dataloader_num_workers=0,
-        dataloader_pin_memory=False,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
 
 
 def _collated(batch: list[dict[str, Any]], pad: int) -> dict[str, Tensor]:

@@ -21,11 +21,9 @@ that a race can be run in parts (`--first`).
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from trainer_peer import Silence, cpu_spent, peer_arguments
 
 from domains.contract import Metric, Request
 from domains.metrics import point
@@ -53,19 +52,6 @@ TOLERANCE = 0.02
 NUM_RESAMPLES = 1000
 WARM_UP_STEPS = 2
 LAYERS, WIDTH, HEADS = 6, 320, 20
-
-
-class Silence:
-    """A watch that keeps its files in a folder and says nothing."""
-
-    metric, higher_is_better, rank, world = "score", True, 0, 1
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = self.cache = folder
-
-    def score(self, rows: Any, predictions: Any) -> None: ...
-    def log(self, **event: Any) -> None: ...
-    def should_stop(self) -> None: ...
 
 
 def main() -> None:
@@ -190,13 +176,6 @@ def _loss(truth: np.ndarray, found: Predictions, plan: Plan) -> float:
     return float(-np.log(np.clip(right, 1e-12, None)).mean())
 
 
-def _spent(run: Any) -> dict[str, float]:
-    """CPU-seconds of `run`, all threads, and those of them in the kernel."""
-    before, began = os.times(), time.process_time()
-    run()
-    return {"seconds": time.process_time() - began, "system": os.times().system - before.system}
-
-
 def _fresh_task(train_rows: Any, plan: Plan) -> Any:
     learner = esm2_finetune.build(plan)
     with seeded(plan.seed):
@@ -212,7 +191,7 @@ def _zoo(rows: Any, plan: Plan, arguments: argparse.Namespace) -> tuple[Any, dic
         snapshots.write = lambda *state: None  # type: ignore[method-assign]
         fixed: Any = {"machine": plan.machine, "seed": plan.seed, "watch": watch, "evaluate": None, "ranks": ALONE}
         with seeded(plan.seed):
-            spent = _spent(lambda: train(task, rows, settings, snapshots=snapshots, snapshot=None, **fixed))
+            spent = cpu_spent(lambda: train(task, rows, settings, snapshots=snapshots, snapshot=None, **fixed))
     return task, spent, num_residues * arguments.epochs
 
 
@@ -247,45 +226,15 @@ def _trainer(rows: Any, plan: Plan, arguments: argparse.Namespace) -> tuple[Any,
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             model=model,
-            args=_peer_arguments(folder, plan, arguments),
+            args=peer_arguments(folder, plan, arguments),
             train_dataset=examples,
             data_collator=lambda batch: _collated(batch, arguments.peer_multiple),
         )
         trainer.remove_callback(PrinterCallback)
-        spent = _spent(trainer.train)
+        spent = cpu_spent(trainer.train)
     missing = task.model.load_state_dict(model.state_dict(), strict=False).missing_keys
     assert not missing, missing
     return task, spent, model.num_residues
-
-
-def _peer_arguments(folder: str, plan: Plan, arguments: argparse.Namespace) -> Any:
-    from transformers import TrainingArguments
-
-    rows = arguments.peer_rows or arguments.batch_size
-    assert arguments.batch_size % rows == 0, "--peer-rows must divide --batch-size"
-    return TrainingArguments(
-        output_dir=folder,
-        num_train_epochs=arguments.epochs,
-        per_device_train_batch_size=rows,
-        gradient_accumulation_steps=arguments.batch_size // rows,
-        train_sampling_strategy="group_by_length",
-        learning_rate=plan.settings["lr"],
-        lr_scheduler_type="cosine",
-        warmup_steps=plan.settings["warmup"],
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        optim="adamw_torch_fused",
-        bf16=True,
-        use_cpu=True,
-        seed=plan.seed,
-        remove_unused_columns=False,
-        dataloader_num_workers=0,
-        dataloader_pin_memory=False,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
 
 
 def _encoded(sequence: str, target: Any, max_residues: int) -> dict[str, Any]:
