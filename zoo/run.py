@@ -213,6 +213,11 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
         if say:
             say(f"baseline: {baseline.name} ({baseline.about})")
         rivals[baseline.name] = scored("test", baseline.fit(parts["train"])(parts["test"].without_target()))
+    references = {}
+    for reference in getattr(family, "references", lambda plan: ())(job.plan):
+        if say:
+            say(f"reference: {reference.name} ({reference.about})")
+        references[reference.name] = scored("test", reference.fit(parts["train"])(parts["test"].without_target()))
     if say and (num := sum(bool(problem) for problem in test.problems)):
         say(f"warning: {num:,} of {len(test):,} test rows got no answer, and no score counts them")
     return {
@@ -222,6 +227,7 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
         "test": scored("test", test),
         "valid": valid,
         "baseline": rivals,
+        **({"reference": references} if references else {}),
         "num_rows": {name: len(rows) for name, rows in parts.items()},
     }, test
 
