@@ -149,7 +149,9 @@ def encoder_roles(encoder: nn.Module, prefix: str = "") -> dict[str, Role]:
         layer = LAYER.search(name)
         depth = int(layer[1]) + 1 if layer else deepest
         deepest = max(deepest, depth)
-        kind: RoleKind = "embedding" if name in tables else "scalar" if parameter.ndim < 2 else "matrix"
+        # Decay rates of a recurrence are a table, but no matrix: the authors of Mamba decay them as little as a bias.
+        is_matrix = parameter.ndim == 2 and not name.endswith("A_log")
+        kind: RoleKind = "embedding" if name in tables else "matrix" if is_matrix else "scalar"
         roles[prefix + name] = Role(kind, depth)
     return roles
 

@@ -158,6 +158,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "text/lora-finetune": pairs,
     "text/full-finetune": pairs,
     "text/encoder-ner": tagged_texts,
+    "text/long-context": prompts,
     "text/encoder-scratch": texts_or_tags,
     "text/seq2seq": rewritings,
 }
