@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Facts
+from domains.shared.weights import quiet_transformers
 from domains.text import encoder, encoder_ner, unlabelled
 from domains.text import encoder_weights as encoders
 from domains.text.estimates import CHARACTERS_PER_TOKEN, ACTIVATION_BYTES, BYTES_PER_PARAMETER, cropping_notes, num_tokens
@@ -197,7 +198,8 @@ class Pretraining:
         assert self.learner.task is not None
         assert self.learner.statistics is not None
         network: Any = self.learner.task.model.get_submodule("encoder")
-        network.save_pretrained(folder, safe_serialization=True)
+        with quiet_transformers():
+            network.save_pretrained(folder, safe_serialization=True)
         tokenizer = TextTokenizer.from_json(self.learner.statistics)
         write_for_transformers(tokenizer, folder, self.options.max_tokens)
 
