@@ -137,7 +137,9 @@ def random_kind(spec: str) -> str:
 
 def random_notes(spec: str) -> list[str]:
     """A warning where nothing was pretrained."""
-    return [f"{spec}: random weights, nothing pretrained; good for trying out only"] if spec.startswith("random") else []
+    return (
+        [f"{spec}: random weights, nothing pretrained; good for trying out only"] if spec.startswith("random") else []
+    )
 
 
 def weights_facts(spec: str, find: Callable[[str], Weights]) -> JSON:

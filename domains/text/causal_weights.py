@@ -46,7 +46,9 @@ def find(spec: str) -> Weights:
 
 def reference(spec: str) -> JSON:
     """What a run keeps of weights that it does not change: id, path, revision, sha256. The spec alone of random ones."""
-    return {"id": spec, "path": "", "revision": "", "sha256": ""} if random_shape(spec, KINDS) else find(spec).reference()
+    return (
+        {"id": spec, "path": "", "revision": "", "sha256": ""} if random_shape(spec, KINDS) else find(spec).reference()
+    )
 
 
 def found_again(kept: JSON) -> str:

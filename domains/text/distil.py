@@ -44,7 +44,9 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     teacher: str = Field("", description="run folder of text/encoder-classify or text/encoder-scratch")
-    weights: str = Field("", description="another student: hub id, folder, demo, or random:2x64; none: teacher's layers")
+    weights: str = Field(
+        "", description="another student: hub id, folder, demo, or random:2x64; none: teacher's layers"
+    )
     layers: int | None = Field(None, ge=1, description="of the teacher's, for the student; None: half of them")
     temperature: float = Field(2.0, gt=0, description="at which probabilities are softened")
     soft_share: float = Field(0.9, ge=0, le=1, description="of the loss: the teacher's answers; the rest: the labels")
@@ -153,7 +155,9 @@ class Distilling:
             "teacher": (teacher.num_parameters, rows_per_second(teacher.learner(self.plan.machine), rows)),
             "student": (actual["num_parameters"], rows_per_second(self.inner, rows)),
         }
-        note = "; ".join(f"{who} {size / 1e6:.3g}M parameters, {speed:,.0f} rows/s" for who, (size, speed) in speeds.items())
+        note = "; ".join(
+            f"{who} {size / 1e6:.3g}M parameters, {speed:,.0f} rows/s" for who, (size, speed) in speeds.items()
+        )
         figures = {who: {"num_parameters": size, "rows_per_second": speed} for who, (size, speed) in speeds.items()}
         return {**actual, **figures, "notes": [f"{note} ({len(rows)} validation rows, one after the other)"]}
 

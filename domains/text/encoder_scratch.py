@@ -7,7 +7,7 @@ and the second training is that of `encoder` or `encoder_ner` with this folder a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,13 @@ from domains.contract import Facts
 from domains.shared.weights import quiet_transformers
 from domains.text import encoder, encoder_ner, unlabelled
 from domains.text import encoder_weights as encoders
-from domains.text.estimates import CHARACTERS_PER_TOKEN, ACTIVATION_BYTES, BYTES_PER_PARAMETER, cropping_notes, num_tokens
+from domains.text.estimates import (
+    ACTIVATION_BYTES,
+    BYTES_PER_PARAMETER,
+    CHARACTERS_PER_TOKEN,
+    cropping_notes,
+    num_tokens,
+)
 from domains.text.masked import MaskedEncoder, MaskedTask
 from domains.text.tokens import TextTokenizer, of_pieces, write_for_transformers
 from trainers.contract import JSON, Learner, Machine, Plan, Predictions, Watch
@@ -181,7 +187,9 @@ class Pretraining:
         self.more: list[str] | None = None
         settings = Phases.model_validate(plan.settings).phase("pretrain")
         self.learner = GradientLearner(
-            replace(plan, settings=settings.model_dump(mode="json")), self._statistics, lambda fitted, _: self._task(fitted)
+            replace(plan, settings=settings.model_dump(mode="json")),
+            self._statistics,
+            lambda fitted, _: self._task(fitted),
         )
 
     def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:

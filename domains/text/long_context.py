@@ -54,7 +54,9 @@ class Options(BaseModel):
 
     weights: str = Field("random:4x128", description="hub id or folder of a Mamba, or random:4x128: from nothing")
     max_tokens: int = Field(16_384, ge=8, description="of a text, or of prompt and answer; what follows is not read")
-    vocabulary: int = Field(4096, ge=300, description="tokens at most, of the tokenizer that is trained with random weights")
+    vocabulary: int = Field(
+        4096, ge=300, description="tokens at most, of the tokenizer that is trained with random weights"
+    )
     pooling: Literal["mean", "last"] = Field("mean", description="mean of all tokens' states, or the last one's")
     dropout: float = Field(0.1, ge=0, lt=1, description="of the pooled state, before the head")
     class_weights: ClassWeights = "none"
@@ -70,7 +72,9 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     config = read_config(options)
     total = _num_parameters(config) + (config["hidden_size"] + 1) * facts.num_outputs
     rows = settings.micro_batch_size or settings.batch_size
-    widest = min(rows * options.max_tokens, max(settings.micro_batch_tokens or rows * options.max_tokens, options.max_tokens))
+    widest = min(
+        rows * options.max_tokens, max(settings.micro_batch_tokens or rows * options.max_tokens, options.max_tokens)
+    )
     kept = widest * config["num_hidden_layers"] * config["hidden_size"] * KEPT_PER_TOKEN * 4
     return {
         "num_parameters": total,

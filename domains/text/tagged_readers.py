@@ -172,7 +172,9 @@ def _reading(
         frame[target] = as_objects(_checked(tags, words, bad, request.facts, notices))
     used = target if tags is not None else None
     names = [str(i) for i in range(len(frame))] if ids is None else ids
-    table = FrameTable(frame, np.array(names, dtype=object), used, {"shape": "tagged", "every_text": frame["text"], **context})
+    table = FrameTable(
+        frame, np.array(names, dtype=object), used, {"shape": "tagged", "every_text": frame["text"], **context}
+    )
     rows = tuple(BadRow(i, places[i], bad[i]) for i in sorted(bad))
     return Reading(table, "ner", used, rows, tuple(notices))
 

@@ -41,7 +41,9 @@ def table(tmp_path_factory):
 def teacher(table):
     """A finished run of two random layers, split by another seed than the default."""
     sets = {**SETS, "train.epochs": 3}
-    return run.train("text/encoder-classify", table, target="y", set=sets, seed=7, fast=True, out=table.parent / "teacher")
+    return run.train(
+        "text/encoder-classify", table, target="y", set=sets, seed=7, fast=True, out=table.parent / "teacher"
+    )
 
 
 def request(target="y"):

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, MambaConfig, MambaModel
 from domains.contract import Request
 from domains.text import causal, labelled, long_context, mamba
 from domains.text import causal_weights as languages
+from domains.text import encoder_weights as encoders
 from domains.text.causal_task import last_states
 from trainers.contract import Machine, Plan
 from trainers.errors import DataError, UsageError
@@ -155,6 +156,4 @@ def test_answers_are_learned_and_written_by_the_same_states_as_transformers():
     assert torch.allclose(last_states(language, numbers, is_token)[is_token], theirs[is_token], atol=1e-5)
     assert causal.Options(weights="random-mamba:2x32", method="all")
     with pytest.raises(UsageError, match="random-mamba"):
-        from domains.text.encoder_weights import read_config
-
-        read_config("random-mamba:2x32")
+        encoders.read_config("random-mamba:2x32")
