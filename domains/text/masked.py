@@ -1,7 +1,7 @@
 """Pretrain an encoder on texts alone: some tokens are masked, and it says what stood there.
 
-Devlin et al. 2019, arXiv 1810.04805, section 3.1, with more masked (Wettig et al. 2023, arXiv 2202.08005), all of it by the mask
-token: nothing is left or replaced by chance.
+Devlin et al. 2019, arXiv 1810.04805, section 3.1, with more masked (Wettig et al. 2023, arXiv 2202.08005), and all of it by
+the mask token: nothing is left or replaced by chance.
 
 Shapes: B windows, L tokens, M masked tokens, D width, V tokens that there are.
 """
