@@ -55,6 +55,8 @@ class Request:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Column by purpose where the reader cannot guess it: {"sequence": "aa"}, {"path": "file"}."""
     facts: Facts | None = None
+    encoding: str | None = None
+    """Of text files that are no UTF-8; without it they are refused."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ def train(
     id_column: str | None = None,
     labels: str | None = None,
     columns: Mapping[str, str] | None = None,
+    encoding: str | None = None,
     split: str | None = None,
     set: Mapping[str, Any] | None = None,
     epochs: float | None = None,
@@ -68,7 +69,7 @@ def train(
     started = time.monotonic()
     loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
-    request = Request(target, task, group, order, id_column, labels, dict(columns or {}))
+    request = Request(target, task, group, order, id_column, labels, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
 
     def begun() -> tuple[Path, Job]:

@@ -83,9 +83,9 @@ def test_a_byte_order_mark_latin_1_and_zero_bytes_are_read_and_told(tmp_path):
     (tmp_path / "bom.csv").write_bytes(("\ufefftext,label\n" + rows).encode("utf-8"))
     (tmp_path / "latin.csv").write_bytes(("text,label\n" + rows).encode("latin-1"))
     (tmp_path / "nul.csv").write_bytes(("text,label\n" + rows).replace("numéro 3", "num\0éro 3").encode("utf-8"))
-    tables = {name: read(tmp_path / f"{name}.csv") for name in ("bom", "latin", "nul")}
+    tables = {name: read(tmp_path / f"{name}.csv", encoding="cp1252") for name in ("bom", "latin", "nul")}
     assert len({tuple(found.table.column("text")) for found in tables.values()}) == 1
-    assert any("line 2" in note and "Latin-1" in note for note in tables["latin"].notices)
+    assert any("line 2" in note and "cp1252" in note for note in tables["latin"].notices)
     assert any("zero bytes" in note for note in tables["nul"].notices)
 
 
