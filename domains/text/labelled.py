@@ -59,7 +59,7 @@ def read(data: Any, request: Request) -> Reading:
         else:
             bad += bad_targets(raw.frame[target], task, places, comma=raw.reading.comma, classes=classes)
             columns[target] = target_values(raw.frame[target], task, comma=raw.reading.comma)
-        if task == "classification" and request.facts is None:
+        if task == "classification" and request.facts is None and not bad:  # bad rows are told first
             class_names(columns[target], f"{where}: target {target!r}")
     keep_split_columns(columns, raw.frame, request, where=where, target=target)
     ids = [str(i) for i in range(len(texts))] if raw.id_column is None else raw.frame[raw.id_column].astype(str)

@@ -95,6 +95,8 @@ def test_lines_that_are_no_json_objects_are_bad_rows_and_a_file_of_them_is_refus
     found = read(tmp_path / "a.jsonl")
     assert [(row.position, row.place) for row in found.bad] == [(1, "a.jsonl line 3"), (3, "a.jsonl line 5")]
     assert "not JSON" in found.bad[0].reason
+    (tmp_path / "two.jsonl").write_text("\n".join(lines[:3:2]))
+    assert [row.place for row in read(tmp_path / "two.jsonl").bad] == ["two.jsonl line 2"]  # not: only one class
     (tmp_path / "b.jsonl").write_text("1\n2\n")
     with pytest.raises(DataError, match=r"b.jsonl line 1: holds a int"):
         read(tmp_path / "b.jsonl")
