@@ -121,7 +121,8 @@ def bad_targets(
 ) -> list[BadRow]:
     """Every row whose target cannot be used, with the reason. classes: where given, others are unknown.
 
-    places: where each row stands, by position. Raises DataError where no row of several has a known class: that is another column.
+    places: where each row stands, by position. Raises DataError where no row of several has a known class: then it is
+    another column.
     """
     missing = values.isna().to_numpy()
     reasons = {int(i): f"no value in target column {values.name!r}" for i in np.flatnonzero(missing)}

@@ -66,8 +66,13 @@ def task():
     return MaskedTask(model.eval(), tokenizer, lambda rows: list(rows.column("text")), max_tokens=12, share=0.3)
 
 
+def drawn(task, num):
+    examples = task.examples(table(num), None)
+    return examples, task.draw(examples, [np.random.default_rng(i) for i in range(len(examples))])
+
+
 def test_the_masked_loss_is_that_of_transformers_own_bert(task):
-    batch = task.draw(task.examples(table(6), None), [np.random.default_rng(i) for i in range(99)])
+    _, batch = drawn(task, 6)
     numbers, is_token, places, wanted = batch.inputs
     config = BertConfig(**{**task.model.encoder.config.to_dict(), "attn_implementation": "eager"})
     theirs = BertForMaskedLM(config).eval()
@@ -106,8 +111,8 @@ def test_every_token_of_a_long_text_is_in_a_window(task):
 
 
 def test_what_is_masked_is_all_that_changes_and_what_stood_there_is_wanted(task):
-    examples = task.examples(table(5), None)
-    numbers, is_token, places, wanted = task.draw(examples, [np.random.default_rng(i) for i in range(99)]).inputs
+    examples, batch = drawn(task, 5)
+    numbers, is_token, places, wanted = batch.inputs
     before, _ = task.tokenizer.padded(examples)
     assert (numbers.flatten()[places] == task.mask).all()
     restored = numbers.clone()
