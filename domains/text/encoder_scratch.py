@@ -99,12 +99,14 @@ def _most_tokens(settings: Gradient, max_tokens: int) -> int:
 def notes(facts: Facts, options: Options, settings: Phases, config: JSON) -> list[str]:
     """The shape, what it learns from, and what would be better for few rows."""
     size = f"{config['num_hidden_layers']} layers of width {config['hidden_size']}"
-    tokens, passes = num_tokens(facts, options.max_tokens), settings.phase("pretrain").epochs or DEFAULT_EPOCHS
-    often = "as often as the time allows" if settings.seconds else f"{passes:g} times"
+    tokens, first = num_tokens(facts, options.max_tokens), settings.phase("pretrain")
+    often = f"read {first.epochs or DEFAULT_EPOCHS:g} times"
+    if first.seconds or first.steps:
+        often = f"for {first.seconds:g} seconds" if first.seconds else f"for {first.steps:,} steps"
     more = f" and the texts in {options.texts}" if options.texts else ""
     found = [
         f"{size}, at most {config['vocab_size']:,} tokens; pretrained on the training texts (about {tokens / 1e6:.3g}M "
-        f"tokens){more}, read {often}, then trained on the labels"
+        f"tokens){more}, {often}, then trained on the labels"
     ]
     if facts.num_rows < FEW_ROWS and not options.texts:
         found.append(
@@ -127,12 +129,17 @@ def config_of(facts: Facts, options: Options) -> JSON:
         "vocab_size": vocabulary,
         "hidden_size": width,
         "num_hidden_layers": layers,
-        "num_attention_heads": max(1, width // HEAD_SIZE),
+        "num_attention_heads": _num_heads(width),
         "intermediate_size": 4 * width,
         "max_position_embeddings": options.max_tokens,
         "type_vocab_size": 1,
         "pad_token_id": 0,
     }
+
+
+def _num_heads(width: int) -> int:
+    """As many heads of HEAD_SIZE as fit, of equal size."""
+    return max(heads for heads in range(1, max(1, width // HEAD_SIZE) + 1) if width % heads == 0)
 
 
 def _layers_for(tokens: float, vocabulary: int) -> int:

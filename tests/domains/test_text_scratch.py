@@ -219,6 +219,9 @@ def test_sizes_grow_with_the_texts_and_options_have_the_last_word():
     assert large["num_hidden_layers"] > 6
     chosen = encoder_scratch.config_of(facts, encoder_scratch.Options(layers=3, width=48, vocabulary=500))
     assert (chosen["num_hidden_layers"], chosen["hidden_size"], chosen["vocab_size"]) == (3, 48, 500)
+    for width in (16, 128, 208, 256):
+        heads = encoder_scratch.config_of(facts, encoder_scratch.Options(width=width))["num_attention_heads"]
+        assert width % heads == 0
 
 
 def json_facts(facts, sizes):
