@@ -41,7 +41,7 @@ def test_names_of_rows_are_refused_as_classes():
 
 @pytest.mark.parametrize("values", [[f"{i},{i:03d}" for i in range(1, 40)], [f"0,{i}" for i in range(10, 50)]])
 def test_numbers_with_commas_are_called_numbers_with_commas(values):
-    with pytest.raises(DataError, match="commas .*thousands or decimals"):
+    with pytest.raises(DataError, match=r"commas .*thousands or decimals"):
         infer_task(column(values))
 
 
