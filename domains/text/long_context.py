@@ -31,7 +31,7 @@ from trainers.settings import Gradient
 TINY: JSON = {
     "options": {"weights": "random:2x32", "vocabulary": 400, "max_tokens": 96, "max_new_tokens": 8, "dropout": 0.0},
     "train": {
-        "epochs": 8,
+        "epochs": 12,
         "batch_size": 16,
         "lr": 1e-2,
         "head_lr": 1e-2,
