@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -78,7 +79,7 @@ def block(
     step_LBD, inner_LBD, into_LBN = (each.transpose(0, 1) for each in (step_BLD, inner_BLD, into_BLN))
     keep_LBDN = torch.exp(step_LBD[..., None] * rate_DN)
     add_LBDN = (step_LBD * inner_LBD)[..., None] * into_LBN[:, :, None]
-    states_LBDN: Tensor = Recurrence.apply(keep_LBDN, add_LBDN, state_BDN)  # type: ignore[no-untyped-call]
+    states_LBDN: Tensor = Recurrence.apply(keep_LBDN, add_LBDN, state_BDN)
     return torch.einsum("lbdn,bln->bld", states_LBDN, out_of_BLN), states_LBDN[-1]
 
 
@@ -97,9 +98,10 @@ class Recurrence(torch.autograd.Function):
         return states
 
     @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keep, states, state = ctx.saved_tensors
-        grads = given[0].clone()
+        grads = given.clone()
         for at in range(len(grads) - 1, 0, -1):
             grads[at - 1].addcmul_(keep[at], grads[at])
         before = torch.cat([state[None], states[:-1]])
