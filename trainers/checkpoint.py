@@ -10,10 +10,12 @@ of them names, and one to go back to when the loss rises. Only safetensors and J
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from trainers.averages import Averages, set_weights
@@ -36,6 +39,8 @@ NUM_NEWEST = 2
 """The newest, and the one before should the newest be torn."""
 STEPS_BACK = 30
 """How much older than the newest a snapshot must be for going back to it: see `rollback`."""
+DAMAGED = ".damaged"
+"""What the name of a snapshot ends in that was found changed."""
 RNG = "rng."
 """Prefix of torch's random states among the optimizer's tensors."""
 
@@ -79,6 +84,15 @@ def damage(folder: Path) -> str:
         if sha256_of(folder / name) != expected:
             return f"{name} has changed since it was written"
     return ""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """A safetensors file. Raises OSError where the disk does not take it, which safetensors calls an error of its own."""
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:
+        code = re.search(r"code: (\d+)", str(error))
+        raise OSError(int(code[1]) if code else errno.EIO, str(error), str(path)) from error
 
 
 def sync(path: Path) -> None:
@@ -168,6 +182,9 @@ class Snapshots:
             if not reason:
                 return folder
             self.say(kind="warning", text=f"Snapshot {folder.name} is not used: {reason}. Trying the one before it.")
+            # Out of the way, so that it does not count as one of the newest that are kept.
+            shutil.rmtree(aside := folder.with_suffix(DAMAGED), ignore_errors=True)
+            folder.rename(aside)
         return None
 
     def newest_until(self, step: int) -> Path | None:
@@ -235,13 +252,13 @@ class Snapshots:
 
     def _write(self, values: JSON, parts: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         step = values["training"]["step"]
-        files = {f"{name}.safetensors": partial(save_file, dict(tensors)) for name, tensors in parts.items()}
+        files = {f"{name}.safetensors": partial(_tensors_to, tensors) for name, tensors in parts.items()}
         write_folder(self.path(step), {**files, "state.json": lambda path: write_json(path, values)})
         self._prune()
         self.say(kind="save", step=step, folder=self.path(step).name)
 
     def _all(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("step-*") if path.suffix != ".tmp")
+        return sorted(path for path in self.folder.glob("step-*") if not path.suffix)
 
     def _to_go_back_to(self) -> list[Path]:
         """The newest snapshot that is STEPS_BACK older than the last, and the next, which will follow it in that."""
@@ -323,6 +340,10 @@ def set_rng_states(host: JSON, tensors: Mapping[str, torch.Tensor]) -> None:
     torch.set_rng_state(tensors["cpu"])
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"])
+
+
+def _tensors_to(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    write_tensors(path, tensors)
 
 
 def _plain(values: Mapping[str, Any]) -> JSON:

@@ -7,6 +7,7 @@ A recipe gives two functions: `statistics(train)`, all that is fitted on the tra
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -16,10 +17,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from trainers import loop
-from trainers.checkpoint import Snapshots, load_weights, unique_weights, write_json, write_json_whole
+from trainers.checkpoint import Snapshots, load_weights, unique_weights, write_json, write_json_whole, write_tensors
 from trainers.contract import JSON, Plan, Predictions, Task, Watch
 from trainers.distributed import ALONE, Ranks, shares, whole
 from trainers.empty import fill, give_storage, without_storage
@@ -64,10 +64,10 @@ class GradientLearner:
         folder, self.batch.say = watch.folder / CHECKPOINTS, watch.log
         ranks = self.ranks = Ranks.of(watch, shard=self.settings.shard)
         snapshots = Snapshots(folder, watch.log, ranks)
-        with seeded(self.plan.seed):
+        with seeded(self.plan.seed), memory_told():
             snapshot = snapshots.newest()
             statistics = self.statistics = ranks.first_alone(
-                lambda: kept_statistics(folder / STATISTICS, lambda: self.compute_statistics(train))
+                lambda: kept_statistics(folder / STATISTICS, lambda: self.compute_statistics(train), watch.log)
             )
             self.task = ranks.first_alone(lambda: self._made(statistics, pretrained=snapshot is None))
             actual = self._trained(train, valid, watch, snapshots, snapshot)
@@ -98,23 +98,18 @@ class GradientLearner:
 
     def _trained(self, train: Any, valid: Any, watch: Watch, snapshots: Snapshots, snapshot: Path | None) -> JSON:
         assert self.task is not None
-        try:
-            return loop.train(
-                self.task,
-                train,
-                self.settings,
-                machine=self.plan.machine,
-                seed=self.plan.seed,
-                watch=watch,
-                evaluate=self._evaluation(valid, watch),
-                snapshots=snapshots,
-                snapshot=snapshot,
-                ranks=self.ranks,
-            )
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise no_more_memory(error, "training") from error
-            raise
+        return loop.train(
+            self.task,
+            train,
+            self.settings,
+            machine=self.plan.machine,
+            seed=self.plan.seed,
+            watch=watch,
+            evaluate=self._evaluation(valid, watch),
+            snapshots=snapshots,
+            snapshot=snapshot,
+            ranks=self.ranks,
+        )
 
     def predict(self, rows: Any) -> Predictions:
         """The answer to every row, in order."""
@@ -130,7 +125,7 @@ class GradientLearner:
         write_json(folder / STATISTICS, self.statistics)
         # Not safetensors' save_model: which name of a tied weight it keeps differs from process to process.
         weights = unique_weights(self.task.model)
-        save_file({name: value.detach().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
+        write_tensors(folder / WEIGHTS, {name: value.detach().contiguous() for name, value in weights.items()})
 
     @classmethod
     def load(cls, plan: Plan, folder: Path, make_task: Callable[[JSON, bool], Task]) -> GradientLearner:
@@ -228,14 +223,39 @@ def shared_answers(
     return Predictions.joined(joined).take(np.argsort(order))
 
 
-def kept_statistics(path: Path, compute: Callable[[], JSON]) -> JSON:
-    """The statistics in `path`, computed and written there first if there are none.
+def kept_statistics(path: Path, compute: Callable[[], JSON], say: Callable[..., None] = lambda **event: None) -> JSON:
+    """The statistics in `path`, with their hash; computed and written there first if there are none or they changed.
 
     Always as read back from JSON, so that a fresh run and a resumed one hold the same values (lists, text keys).
     """
-    if not path.exists():
-        write_json_whole(path, compute())
-    return dict(json.loads(path.read_text()))
+    if path.exists():
+        try:
+            kept = json.loads(path.read_text())
+            if kept["sha256"] == _hash_of(kept["statistics"]):
+                return dict(kept["statistics"])
+        except (ValueError, KeyError, TypeError):
+            pass
+        say(
+            kind="warning", text=f"{path.name} has changed since it was written: computed again from the training rows."
+        )
+    found = json.loads(json.dumps(compute()))
+    write_json_whole(path, {"sha256": _hash_of(found), "statistics": found})
+    return dict(found)
+
+
+def _hash_of(values: JSON) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def memory_told() -> Iterator[None]:
+    """Turn what says that memory ran out into a `DoesNotFitError`."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise no_more_memory(error, "training") from error
+        raise
 
 
 @contextlib.contextmanager

@@ -121,8 +121,6 @@ def set_rates(optimizer: torch.optim.Optimizer, lr: float, decay: float = 1.0, m
         group["weight_decay"] = group["peak_decay"] * decay
         if momentum is not None and ("momentum" in group or group["kind"] == "muon"):
             group["momentum"] = momentum
-        elif momentum is not None and "betas" in group:
-            group["betas"] = (momentum, *group["betas"][1:])
 
 
 def set_head_only(optimizer: torch.optim.Optimizer, head_only: bool) -> None:

@@ -3,10 +3,11 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+Share = Annotated[float, Field(ge=0, lt=1)]
 Flags = Mapping[str, Callable[[Any], dict[str, Any]]]
 Optimizer = Literal[
     "adamw", "sgd", "muon+adamw", "adafactor", "lamb", "lars", "lion", "schedule-free", "soap", "adamw-8bit"
@@ -38,6 +39,7 @@ OPTIMIZER_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 """What a setting is under an optimizer where neither recipe nor user says it."""
 DEFAULT_EPOCHS = 10.0
 """Where no budget is named."""
+WITH_MOMENTUM = ("sgd", "lars", "muon+adamw")
 SHARDED_OPTIMIZERS = ("adamw", "sgd", "muon+adamw")
 """The first two treat every number by itself, so a part of a matrix is as good as the whole; Muon puts its directions
 together first."""
@@ -82,7 +84,7 @@ class Gradient(_Settings):
     freeze_epochs: float = Field(0.0, ge=0, description="epochs in which only the head learns")
     weight_decay: float = Field(0.01, ge=0)
     decay_schedule: Literal["constant", "linear"] = Field("constant", description="linear: decay falls to 0")
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Share, Share] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1, description="sgd, lars, and the matrices of muon+adamw")
     momentum_warmup: float = Field(0.0, ge=0, lt=1, description="share of training in which momentum rises from 0.85")
@@ -122,6 +124,14 @@ class Gradient(_Settings):
         return self
 
     @model_validator(mode="after")
+    def _has_momentum(self) -> "Gradient":
+        if self.momentum_warmup and self.optimizer not in WITH_MOMENTUM:
+            raise ValueError(
+                f"momentum_warmup goes with the optimizers {', '.join(WITH_MOMENTUM)}; {self.optimizer} has betas."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _can_shard(self) -> "Gradient":
         if self.shard and (self.optimizer not in SHARDED_OPTIMIZERS or self.precision == "fp16"):
             raise ValueError(
@@ -134,7 +144,8 @@ class Gradient(_Settings):
         """Steps that training on so many examples takes; None where a budget in seconds ends it."""
         if self.seconds is not None:
             return None
-        return self.steps or math.ceil((self.epochs or DEFAULT_EPOCHS) * num_examples / self.batch_size)
+        steps_per_epoch = math.ceil(num_examples / self.batch_size)
+        return self.steps or max(1, round((self.epochs or DEFAULT_EPOCHS) * steps_per_epoch))
 
 
 class Phases(_Settings):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from zoo.registry import Recipe
 
 __version__ = "0.1.0"
-__all__ = ["get", "load", "lookup", "plan", "recommend", "train"]
+__all__ = ["get", "load", "lookup", "plan", "recommend", "resume", "train"]
 
 
 class _Package(ModuleType):
@@ -63,6 +63,13 @@ def train(recipe: str, data: Any = None, **more: Any) -> Any:
     known = [name for name in inspect.signature(run.train).parameters if name not in ("recipe", "data")]
     _refuse_unknown("train", more, known)
     return run.train(recipe, data, **more)
+
+
+def resume(folder: Any, **more: Any) -> Any:
+    """Continue the run in `folder` where it stopped (data=frame where it learned from a DataFrame); the run."""
+    run = _part("run")
+    _refuse_unknown("resume", more, [name for name in inspect.signature(run.resume).parameters if name != "folder"])
+    return run.resume(folder, **more)
 
 
 def load(folder: Any, **more: Any) -> Any:

@@ -5,6 +5,7 @@ when one of them or the help is asked for. Nothing here may import torch, numpy 
 most, and a test holds it to that.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from trainers.errors import ZooError
+from trainers.errors import DoesNotFitError, ZooError
 
 # An error of ours, not the user's.
 _INTERNAL_ERROR = 1
@@ -238,6 +239,8 @@ def _other_error(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return _told(f"{error}. Make room there and try again.", DoesNotFitError.exit_code)
     says = (
         f"{type(error).__name__}: {error}. This is a fault of the zoo, not of your data; ZOO_TRACEBACK=1 shows where."
     )

@@ -87,7 +87,7 @@ def prepare(
     tell(plan.estimates.get("notes", ()), say)
     config = {
         "recipe": recipe,
-        "data": str(data) if isinstance(data, str | Path) else None,
+        "data": str(Path(data).absolute()) if isinstance(data, str | Path) else None,
         "demo": bool(demo),
         "request": {name: value for name, value in asdict(request).items() if name != "facts"},
         "split": split,
@@ -139,10 +139,10 @@ def read_again(folder: Path, data: Any) -> Job:
     data = config["data"] if data is None else data
     if data is None:
         raise UsageError(
-            f"{folder}: this run was trained on a DataFrame; give it again: zoo.resume(folder, data=frame)."
+            f"{folder}: this run was trained on a DataFrame; give it again: zoo.resume('{folder}', data=frame)."
         )
     if fingerprint(data, request) != saved.read_json(folder / "data.json")["fingerprint"]:
-        raise DataError(f"{data}: changed since the run began, so it cannot continue exactly. Train again.")
+        raise DataError(f"{named(data)}: changed since the run began, so it cannot continue exactly. Train again.")
     domain, _ = parts_of(entry)
     usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=config["skip_bad"])
     return Job(entry, request, usable, _split_again(folder, usable), plan, data, config)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from domains.contract import Facts
 from trainers.contract import JSON, Machine, Plan
 from trainers.errors import MissingError, UsageError, did_you_mean
-from trainers.settings import SETTINGS
+from trainers.settings import OPTIMIZER_DEFAULTS, SETTINGS
 from zoo.registry import Recipe
 
 _BLOCKS = ("options", "train")
@@ -58,6 +58,8 @@ def plan_run(recipe: Recipe, facts: Facts, *, machine: Machine, wishes: Wishes, 
     _, family = parts_of(recipe)
     options, settings, origins = chosen(recipe, wishes, demo)
     estimates = family.plan(facts, options, settings, machine)
+    if foreign := _foreign_rate(settings, origins):
+        estimates = {**estimates, "notes": [*estimates.get("notes", ()), foreign]}
     return Plan(
         recipe=recipe.name,
         type=facts.type,
@@ -70,6 +72,18 @@ def plan_run(recipe: Recipe, facts: Facts, *, machine: Machine, wishes: Wishes, 
         seed=wishes.seed,
         estimates=estimates,
         origins=origins,
+    )
+
+
+def _foreign_rate(settings: Any, origins: Mapping[str, str]) -> str:
+    """What to say where the user's optimizer gets the rate that the recipe has for another; else an empty text."""
+    named = [origins.get(f"train.{name}") for name in ("optimizer", "lr")]
+    own = OPTIMIZER_DEFAULTS.get(getattr(settings, "optimizer", ""), {}).get("lr")
+    if named != ["--set", "recipe"] or own is None:
+        return ""
+    return (
+        f"train.lr={settings.lr:g} is the recipe's, made for another optimizer; {settings.optimizer} usually begins with "
+        f"{own:g} from nothing: --set train.lr=..."
     )
 
 

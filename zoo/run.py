@@ -120,9 +120,11 @@ def _locked(folder: Path, *, is_new: bool) -> Iterator[None]:
     try:
         with saved.locked(folder):
             yield
-    except (UsageError, DataError, MissingError):
+    except (UsageError, DataError, MissingError) as error:
+        if saved.has_learned(folder):
+            raise type(error)(f"{error} What was learned is kept; when that is mended: zoo resume {folder}") from error
         if is_new:
-            saved.discard(folder)  # nothing was learned: leave no half-written run
+            saved.discard(folder)  # leave no half-written run
         raise
 
 

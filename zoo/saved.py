@@ -114,6 +114,11 @@ def verify(folder: Path) -> None:
             raise DataError(f"{path}: changed or missing since training. Restore it from a copy, or train again.")
 
 
+def has_learned(folder: Path) -> bool:
+    """Whether training left a snapshot there."""
+    return any((folder / "checkpoints").rglob("step-*"))
+
+
 def discard(folder: Path) -> None:
     """Remove a run folder in which nothing was learned."""
     shutil.rmtree(folder, ignore_errors=True)

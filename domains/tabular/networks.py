@@ -138,6 +138,7 @@ def _role(name: str, parameter: Tensor, deepest: int) -> Role:
     if part == "head":
         return Role("head", deepest)
     if part != "blocks":
-        return Role("embedding", 0)
+        # Only a table with a row a category: all else before the blocks moves with every row, not with a few.
+        return Role("embedding" if name.endswith("vectors") else "scalar", 0)
     is_matrix = rest[-1] == "weight" and parameter.ndim == 2
     return Role("matrix" if is_matrix else "scalar", int(rest[0]) + 1)

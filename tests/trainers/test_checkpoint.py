@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trainers import optim
-from trainers.checkpoint import MARKER, Snapshots, damage, write_folder, write_json
+from trainers.checkpoint import MARKER, Snapshots, damage, write_folder, write_json, write_tensors
 from trainers.contract import Role
 from trainers.errors import DoesNotFitError
 from trainers.settings import Gradient
@@ -152,6 +152,22 @@ def test_a_torn_newest_snapshot_is_said_aloud_and_the_one_before_is_used(snapsho
     assert len(warnings) == 1
     assert "step-00000002" in warnings[0]
     assert reason in warnings[0]
+
+
+def test_a_torn_snapshot_is_set_aside_and_training_keeps_two_whole_ones(snapshots):
+    for step in (1, 2, 3):
+        snapshots.write(state(step), *trained())
+    (snapshots.path(3) / "state.json").write_text("{")
+    assert snapshots.newest() == snapshots.path(2)
+    snapshots.write(state(3), *trained())
+    snapshots.write(state(4), *trained())
+    whole = [path for path in snapshots.folder.glob("step-*") if not path.suffix and not damage(path)]
+    assert {"step-00000003", "step-00000004"} <= {path.name for path in whole}
+
+
+def test_a_full_disk_is_an_error_of_the_disk(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        write_tensors(tmp_path / "no folder" / "x.safetensors", {"x": torch.zeros(2)})
 
 
 def test_what_a_kill_left_unfinished_is_no_snapshot(snapshots):

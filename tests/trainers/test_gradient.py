@@ -13,7 +13,7 @@ from toys import TokenTask, ToyWatch, VectorTask, plan_of, token_rows, vector_ro
 
 from trainers.contract import Predictions
 from trainers.errors import StoppedError, UsageError
-from trainers.gradient import GradientLearner
+from trainers.gradient import GradientLearner, kept_statistics
 
 HERE = Path(__file__).parent
 FULL = {"epochs": 3, "batch_size": 8, "lr": 0.01, "precision": "fp32", "keep": "last"}
@@ -231,3 +231,15 @@ def test_settings_are_validated_when_the_learner_is_made():
 def test_predicting_before_there_is_a_model_is_our_own_fault():
     with pytest.raises(RuntimeError, match=r"before fit\(\) or load\(\)"):
         learner_of(FULL).predict(vector_rows(3))
+
+
+def test_statistics_that_were_changed_are_said_aloud_and_computed_again(tmp_path):
+    said, path = [], tmp_path / "statistics.json"
+    first = kept_statistics(path, lambda: {"mean": 1.0})
+    assert kept_statistics(path, lambda: {"mean": 2.0}) == first
+    path.write_text(path.read_text().replace("1.0", "1.5"))
+    assert kept_statistics(path, lambda: {"mean": 1.0}, lambda **event: said.append(event["text"])) == first
+    path.write_text("{")
+    assert kept_statistics(path, lambda: {"mean": 1.0}) == first
+    assert len(said) == 1
+    assert "changed since it was written" in said[0]

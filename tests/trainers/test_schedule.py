@@ -99,9 +99,23 @@ def test_weight_decay_falls_to_nothing_where_it_is_linear():
 
 
 def test_momentum_rises_from_its_start_over_its_share_of_training():
-    settings = Gradient(momentum=0.95, momentum_warmup=0.5)
+    settings = Gradient(optimizer="sgd", momentum=0.95, momentum_warmup=0.5)
     assert [momentum_at(at, settings) for at in (0.0, 0.25, 0.5, 1.0)] == pytest.approx([0.85, 0.9, 0.95, 0.95])
     assert momentum_at(0.5, Gradient()) is None
+
+
+def test_momentum_is_not_warmed_up_where_betas_say_it_and_betas_are_shares():
+    with pytest.raises(ValueError, match="adamw has betas"):
+        Gradient(momentum_warmup=0.5)
+    with pytest.raises(ValueError, match="less than 1"):
+        Gradient(betas=(1.5, 2))
+
+
+@pytest.mark.parametrize("num_examples", [1, 63, 64, 65, 84, 1000])
+@pytest.mark.parametrize("epochs", [0.1, 1.5, 10])
+def test_the_steps_of_a_plan_are_those_of_the_budget(num_examples, epochs):
+    settings = Gradient(batch_size=64, epochs=epochs)
+    assert settings.planned_steps(num_examples) == Budget.of(settings, -(-num_examples // 64)).amount
 
 
 def test_seconds_end_at_the_step_that_ends_nearest_to_them():

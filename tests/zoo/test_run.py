@@ -50,6 +50,35 @@ def test_columns_named_by_numbers_work_and_other_things_than_data_are_refused(ru
         zoo.train("tabular/xgboost", frame().assign(tags=[[1]] * 80), target="y", out=tmp_path / "l")
 
 
+def test_what_was_learned_is_kept_when_the_data_fails_afterwards_and_resume_finishes_it(tmp_path, monkeypatch):
+    few = {"train.epochs": 2, "options.width": 8}
+
+    def gone(*_):
+        raise DataError("test rows: gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("zoo.run._judge", gone)
+        with pytest.raises(DataError, match=r"gone What was learned is kept.*zoo resume"):
+            zoo.train("tabular/mlp", frame(), target="y", set=few, out=tmp_path / "r")
+    assert zoo.resume(tmp_path / "r", data=frame()).metrics["num_rows"]["test"]
+
+
+def test_a_relative_path_is_found_again_from_another_folder(tmp_path, monkeypatch):
+    frame().to_csv(tmp_path / "rows.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as broken:
+        broken.setattr("zoo.run._judge", lambda *_: (_ for _ in ()).throw(DataError("stop")))
+        with pytest.raises(DataError, match="stop"):
+            zoo.train("tabular/mlp", "rows.csv", target="y", set={"train.epochs": 1}, out=tmp_path / "r")
+    monkeypatch.chdir(tmp_path.parent)
+    assert zoo.resume(tmp_path / "r").metrics["num_rows"]["test"]
+
+
+def test_a_rate_made_for_another_optimizer_is_told():
+    notes = zoo.plan("tabular/mlp", frame(), target="y", set={"train.optimizer": "lion"}).estimates["notes"]
+    assert any("lion usually begins with 0.0001" in note for note in notes)
+
+
 def test_a_target_without_data_is_no_demo(tmp_path):
     with pytest.raises(UsageError, match="no --data"):
         zoo.train("tabular/xgboost", target="y", out=tmp_path / "r")
