@@ -185,4 +185,16 @@ class Prompt(_Settings):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
 
 
-SETTINGS: dict[str, type[_Settings]] = {"gradient": Gradient, "trees": Trees, "embed": Embed, "prompt": Prompt}
+class KernelSettings(_Settings):
+    """Settings of Gaussian processes: nothing is tuned by hand, the weights of the kernels maximise the evidence."""
+
+    flags: ClassVar[Flags] = {}
+    trainer: Literal["kernel"] = "kernel"
+    tune_rows: int = Field(1000, gt=10, description="training rows, drawn at random, that decide the kernels' weights")
+    steps: int = Field(40, gt=0, description="of the search for weights at most")
+    max_rows: int = Field(10_000, gt=0, description="training rows at most: memory grows with their square")
+
+
+SETTINGS: dict[str, type[_Settings]] = {"gradient": Gradient, "trees": Trees, "embed": Embed, "prompt": Prompt,
+    "kernel": KernelSettings,
+}
