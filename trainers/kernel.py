@@ -23,6 +23,8 @@ STATE, TENSORS = "kernel.json", "kernel.safetensors"
 SMALLEST_NOISE = 1e-3
 """Of the target's variance: keeps the matrix invertible."""
 CHUNK = 512
+SHARPNESS = np.logspace(-1, 1, 41)
+"""Tried factors; sharper than 10 would claim more than a few hundred rows can show."""
 
 
 class Kernels(Protocol):
@@ -123,7 +125,9 @@ class KernelLearner:
         answers = np.concatenate([np.empty((0, self.state["alpha"].shape[1])), *parts])
         if not self.classes:
             return Predictions.of_numbers(answers[:, 0] * self.state["scale"][0] + self.state["mean"][0])
-        return Predictions.of_labels(_softmax(answers + self.state["mean"], float(self.state["scale"][0])), self.classes)
+        return Predictions.of_labels(
+            _softmax(answers + self.state["mean"], float(self.state["scale"][0])), self.classes
+        )
 
     def save(self, folder: Path) -> None:
         """The solution as safetensors, kernels and training inputs as JSON."""
@@ -131,7 +135,8 @@ class KernelLearner:
 
         assert self.kernels is not None, "fit or load first"
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(self.state, folder / TENSORS)
+        # It writes memory as it lies, and columns of a solution lie one after another.
+        save_file({name: np.ascontiguousarray(value) for name, value in self.state.items()}, folder / TENSORS)
         text = json.dumps({"kernels": self.kernels.as_json(), "known": self.known}, ensure_ascii=False)
         (folder / STATE).write_text(text, encoding="utf-8")
 
@@ -179,7 +184,9 @@ class KernelLearner:
 
     def _named(self, weights: np.ndarray) -> dict[str, float]:
         assert self.kernels is not None
-        return {name: round(float(w), 5) for name, w in zip((*self.kernels.names(), "noise"), weights, strict=True) if w}
+        return {
+            name: round(float(w), 5) for name, w in zip((*self.kernels.names(), "noise"), weights, strict=True) if w
+        }
 
 
 def _raise_if_asked(watch: Watch) -> None:
@@ -191,7 +198,7 @@ def _raise_if_asked(watch: Watch) -> None:
 def _sharpness(answers: np.ndarray, code: np.ndarray) -> float:
     """The factor on left-out answers (rows, classes) whose softmax has the best log loss; Guo et al. 2017, 1706.04599."""
     place = np.arange(len(code))
-    return float(min(np.logspace(-1, 2, 61), key=lambda s: -np.log(_softmax(answers, s)[place, code] + 1e-12).mean()))
+    return float(min(SHARPNESS, key=lambda s: -np.log(_softmax(answers, s)[place, code] + 1e-12).mean()))
 
 
 def _softmax(answers: np.ndarray, sharpness: float) -> np.ndarray:

@@ -190,11 +190,15 @@ class KernelSettings(_Settings):
 
     flags: ClassVar[Flags] = {}
     trainer: Literal["kernel"] = "kernel"
-    tune_rows: int = Field(1000, gt=10, description="training rows, drawn at random, that decide the kernels' weights")
-    steps: int = Field(40, gt=0, description="of the search for weights at most")
+    tune_rows: int = Field(300, gt=10, description="training rows, drawn at random, that decide the kernels' weights")
+    steps: int = Field(20, gt=0, description="of the search for weights at most")
     max_rows: int = Field(10_000, gt=0, description="training rows at most: memory grows with their square")
 
 
-SETTINGS: dict[str, type[_Settings]] = {"gradient": Gradient, "trees": Trees, "embed": Embed, "prompt": Prompt,
+SETTINGS: dict[str, type[_Settings]] = {
+    "gradient": Gradient,
+    "trees": Trees,
+    "embed": Embed,
+    "prompt": Prompt,
     "kernel": KernelSettings,
 }
