@@ -35,7 +35,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    filters: int = Field(64, gt=0, description="motif scanners, and the width of what follows")
+    filters: int = Field(32, gt=0, description="motif scanners, and the width of what follows")
     motif: int = Field(19, gt=0, description="bases that a scanner sees, an odd number")
     blocks: int = Field(0, ge=0, le=12, description="dilated convolutions after the scanners: motifs in company")
     hidden: int = Field(32, gt=0, description="units between the scanners and the answer")
