@@ -61,22 +61,39 @@ def evidence(log_weights: np.ndarray, kernels: np.ndarray, targets: np.ndarray) 
     return minus / size, np.array(slopes) * weights / size
 
 
-def fitted_weights(kernels: np.ndarray, targets: np.ndarray, steps: int) -> np.ndarray:
+def fitted_weights(parts: Sequence[tuple[np.ndarray, np.ndarray]], steps: int) -> np.ndarray:
     """(kernels + 1,) the weights and, last, the noise that maximise the evidence; those that matter nothing are 0.
 
-    targets: (rows, columns) of mean 0 and about unit variance.
+    parts: of several samples of rows the kernels (kernels, rows, rows) and targets (rows, columns) of mean 0 and about unit
+    variance. Their evidence is added: many small samples cost less than a large one, as time grows with the cube.
     """
     from scipy.optimize import minimize
 
-    start = np.log(np.append(np.full(len(kernels), 1 / len(kernels)), 0.3))
-    bounds = [(-12.0, 5.0)] * len(start)
+    def total(log_weights: np.ndarray) -> tuple[float, np.ndarray]:
+        values, slopes = zip(*(evidence(log_weights, kernels, targets) for kernels, targets in parts), strict=True)
+        return float(np.mean(values)), np.mean(slopes, axis=0)
+
+    num_kernels = len(parts[0][0])
+    start = np.log(np.append(np.full(num_kernels, 1 / num_kernels), 0.3))
     found = minimize(
-        evidence, start, (kernels, targets), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps}
+        total, start, jac=True, method="L-BFGS-B", bounds=[(-12.0, 5.0)] * len(start), options={"maxiter": steps}
     )
     weights = np.exp(found.x)
     weights[:-1][weights[:-1] < 1e-4] = 0.0
     weights[-1] += SMALLEST_NOISE
     return np.asarray(weights)
+
+
+def distinct(inputs: Sequence[str], targets: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Every input once, in order of first appearance, with the mean of its targets (rows, columns).
+
+    Copies of a row with one target would look like measurements without noise.
+    """
+    place = {text: number for number, text in enumerate(dict.fromkeys(inputs))}
+    code = np.array([place[text] for text in inputs])
+    total = np.zeros((len(place), targets.shape[1]))
+    np.add.at(total, code, targets)
+    return list(place), total / np.bincount(code)[:, None]
 
 
 class KernelLearner:
@@ -97,20 +114,18 @@ class KernelLearner:
         self.state: dict[str, np.ndarray] = {}
 
     def fit(self, train: Rows, valid: Rows, watch: Watch) -> JSON:
-        """Find the weights on `settings.tune_rows` rows, then solve for all; validation rows are not needed."""
+        """Find the weights on samples of rows, then solve for all; validation rows are not needed."""
         began = time.monotonic()
         _raise_if_asked(watch)
-        inputs, targets = list(map(str, train.column(self.column))), self._targets(train)  # type: ignore[attr-defined]
+        inputs, targets = distinct(list(map(str, train.column(self.column))), self._targets(train))
         if len(inputs) > self.settings.max_rows:
             raise DataError(
                 f"{len(inputs):,} training rows, and a kernel of them all would need too much memory: at most "
                 f"{self.settings.max_rows:,} (train.max_rows). Take another recipe."
             )
         self.kernels, self.known = self.make(inputs), inputs
-        chosen = self._tuned_on(len(inputs))
-        some = [inputs[i] for i in chosen]
-        every = np.array(self.kernels.each(some, some), np.float64)
-        weights = fitted_weights(every, targets[chosen], self.settings.steps)
+        parts = [self._part(inputs, targets, chosen) for chosen in self._samples(len(inputs))]
+        weights = fitted_weights(parts, self.settings.steps)
         watch.log(kind="kernels", weights=self._named(weights))
         _raise_if_asked(watch)
         self.state |= {"weights": weights, **self._solved(targets, weights)}
@@ -159,9 +174,16 @@ class KernelLearner:
         self.state = {"mean": is_one.mean(axis=0), "scale": np.ones(1)}
         return np.asarray(is_one - self.state["mean"])
 
-    def _tuned_on(self, num_rows: int) -> np.ndarray:
-        rng = np.random.default_rng(self.plan.seed)
-        return np.sort(rng.permutation(num_rows)[: self.settings.tune_rows])
+    def _samples(self, num_rows: int) -> list[np.ndarray]:
+        """Disjoint samples of rows that decide the weights; one of all rows where there are few."""
+        rows, size = np.random.default_rng(self.plan.seed).permutation(num_rows), self.settings.tune_rows
+        num_samples = max(1, min(self.settings.tune_samples, num_rows // size))
+        return [np.sort(rows[at * size : (at + 1) * size]) for at in range(num_samples)]
+
+    def _part(self, inputs: list[str], targets: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert self.kernels is not None
+        some = [inputs[i] for i in chosen]
+        return np.array(self.kernels.each(some, some), np.float64), targets[chosen]
 
     def _solved(self, targets: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
         from scipy.linalg import cho_factor, cho_solve
@@ -174,7 +196,7 @@ class KernelLearner:
         if not self.classes:
             return {"alpha": alpha}
         left_out = targets - alpha / np.diag(cho_solve(factor, np.eye(len(targets))))[:, None]
-        code = (targets + self.state["mean"]).argmax(axis=1)
+        code = (targets + self.state["mean"]).argmax(axis=1)  # of copies that differ the commonest class
         return {"alpha": alpha, "scale": np.array([_sharpness(left_out + self.state["mean"], code)])}
 
     def _answers(self, inputs: list[str]) -> np.ndarray:

@@ -190,7 +190,8 @@ class KernelSettings(_Settings):
 
     flags: ClassVar[Flags] = {}
     trainer: Literal["kernel"] = "kernel"
-    tune_rows: int = Field(300, gt=10, description="training rows, drawn at random, that decide the kernels' weights")
+    tune_rows: int = Field(300, gt=10, description="rows of a sample that decides the kernels' weights")
+    tune_samples: int = Field(4, gt=0, description="such samples, drawn at random and disjoint")
     steps: int = Field(20, gt=0, description="of the search for weights at most")
     max_rows: int = Field(10_000, gt=0, description="training rows at most: memory grows with their square")
 

@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from domains.shared.frames import FrameTable
 from trainers.contract import Plan
-from trainers.kernel import SMALLEST_NOISE, KernelLearner, evidence, fitted_weights
+from trainers.kernel import SMALLEST_NOISE, KernelLearner, distinct, evidence, fitted_weights
 from trainers.settings import KernelSettings
 
 
@@ -59,7 +59,7 @@ def test_a_kernel_that_explains_nothing_gets_next_to_no_weight():
     texts, y = points()
     z = ((y - y.mean()) / y.std())[:, None]
     chance = np.random.default_rng(1).normal(size=len(y))
-    weights = fitted_weights(np.array([*Numbers().each(texts, texts), np.outer(chance, chance)]), z, 60)
+    weights = fitted_weights([(np.array([*Numbers().each(texts, texts), np.outer(chance, chance)]), z)], 60)
     assert weights[2] < 0.05
     assert 0.005 < weights[-1] < 0.1
 
@@ -110,3 +110,9 @@ def test_left_out_answers_are_those_of_refitting_without_the_row():
     answers = fitted.predict(rows)
     assert np.mean(answers.values == names) > 0.8
     assert np.allclose(answers.scores.sum(axis=1), 1)
+
+
+def test_copies_of_a_row_count_once_with_their_mean():
+    inputs, targets = distinct(["b", "a", "b"], np.array([[1.0], [5.0], [2.0]]))
+    assert inputs == ["b", "a"]
+    assert targets.tolist() == [[1.5], [5.0]]
