@@ -193,6 +193,9 @@ class KernelSettings(_Settings):
     tune_rows: int = Field(300, gt=10, description="rows of a sample that decides the kernels' weights")
     tune_samples: int = Field(4, gt=0, description="such samples, drawn at random and disjoint")
     steps: int = Field(20, gt=0, description="of the search for weights at most")
+    target: Literal["ranks", "values"] = Field(
+        "ranks", description="numbers by the normal scores of their ranks, for rank correlation, or as they are"
+    )
     max_rows: int = Field(10_000, gt=0, description="training rows at most: memory grows with their square")
 
 

@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from domains.shared.frames import FrameTable
 from trainers.contract import Plan
-from trainers.kernel import SMALLEST_NOISE, KernelLearner, distinct, evidence, fitted_weights
+from trainers.kernel import SMALLEST_NOISE, KernelLearner, distinct, evidence, fitted_weights, normal_scores, value_of
 from trainers.settings import KernelSettings
 
 
@@ -80,7 +80,7 @@ def table(texts, y):
 
 def test_answers_are_scikit_learns_with_the_same_weights_and_survive_saving(tmp_path):
     texts, y = points()
-    fitted = learner()
+    fitted = learner(target="values")
     fitted.fit(table(texts[::2], y[::2]), None, watch())
     one, two, noise = fitted.state["weights"]
     kernel = ConstantKernel(max(one, 1e-12)) * RBF(0.3) + ConstantKernel(max(two, 1e-12)) * RBF(2.0)
@@ -116,3 +116,15 @@ def test_copies_of_a_row_count_once_with_their_mean():
     inputs, targets = distinct(["b", "a", "b"], np.array([[1.0], [5.0], [2.0]]))
     assert inputs == ["b", "a"]
     assert targets.tolist() == [[1.5], [5.0]]
+
+
+def test_normal_scores_keep_the_order_are_standard_normal_and_turn_back():
+    values = np.exp(np.random.default_rng(0).normal(size=999))
+    scores = normal_scores(values)
+    assert np.array_equal(np.argsort(scores), np.argsort(values))
+    assert scores.mean() == pytest.approx(0, abs=1e-9)
+    assert scores.std() == pytest.approx(1, abs=0.01)
+    assert np.allclose(value_of(scores, np.sort(scores), np.sort(values)), values)
+    assert normal_scores(np.array([1.0, 1.0, 3.0]))[0] == normal_scores(np.array([1.0, 1.0, 3.0]))[1]
+    beyond = value_of(np.array([-9.0, 9.0]), np.array([0.0, 1.0, 2.0]), np.array([5.0, 6.0, 7.0]))
+    assert beyond.tolist() == [4.0, 8.0]
