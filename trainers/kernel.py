@@ -192,7 +192,7 @@ class KernelLearner:
         target = train.target()
         if not self.classes:
             return np.asarray(target, np.float64)[:, None]
-        return (target.astype(str)[:, None] == np.array(self.classes)).astype(np.float64)
+        return np.asarray(target.astype(str)[:, None] == np.array(self.classes), np.float64)
 
     def _centred(self, raw: np.ndarray) -> np.ndarray:
         """(rows, columns) of mean about 0: normal scores or standardised numbers, or classes less their shares."""

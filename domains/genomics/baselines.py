@@ -64,7 +64,7 @@ class GappedKmerModel:
         chosen = np.arange(len(sequences))
         if len(chosen) > MOST_ROWS:
             chosen = np.sort(np.random.default_rng(0).choice(chosen, MOST_ROWS, replace=False))
-        self.known = kmer_counts([sequences[i] for i in chosen])
+        self.known = kmer_counts([sequences[int(i)] for i in chosen])
         kernel = _dense(self.known, self.known)
         if self.task == "classification":
             self._fit_classes(kernel, target[chosen].astype(str))

@@ -151,7 +151,7 @@ class StrandsTask:
         self.place, self.options = place, options
 
     def roles(self) -> Mapping[str, Role]:
-        own = [name for name, _ in self.model.encoder.named_parameters()]  # type: ignore[operator,union-attr]
+        own = [name for name, _ in self.model.encoder.named_parameters()]  # type: ignore[union-attr]
         found = encoder_roles(own, self.num_layers, prefix="encoder.")
         return {**found, **{f"head.{part}": Role("head", self.num_layers + 1) for part in ("weight", "bias")}}
 

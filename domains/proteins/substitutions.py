@@ -10,7 +10,7 @@ Shapes: S and T substitutions, P positions, 21 letters (the last: any other).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,14 +80,14 @@ class SubstitutionKernels:
         if name == "surroundings":
             return _surroundings(self.consensus)
         apart = np.abs(np.subtract.outer(np.arange(len(self.consensus)), np.arange(len(self.consensus))))
-        found = {
+        kernels: dict[str, Callable[[], np.ndarray]] = {
             "position": lambda: apart == 0,
             "near": lambda: np.exp(-0.5 * (apart / NEAR_RESIDUES) ** 2),
             "far": lambda: np.exp(-0.5 * (apart / FAR_RESIDUES) ** 2),
             "helix": lambda: np.exp(-apart / HELIX_RESIDUES) * np.cos(2 * np.pi * apart / HELIX_PERIOD),
             "strand": lambda: np.exp(-apart / HELIX_RESIDUES) * np.cos(2 * np.pi * apart / STRAND_PERIOD),
-        }[name]()
-        return np.asarray(found, np.float32)
+        }
+        return np.asarray(kernels[name](), np.float32)
 
     def _substitutions(self, sequences: Sequence[str]) -> Substitutions:
         """Chains that end early lose their tail; what is beyond the consensus is not looked at."""
