@@ -224,10 +224,25 @@ class Prompt(_Settings):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
 
 
+class KernelSettings(_Settings):
+    """Settings of Gaussian processes: nothing is tuned by hand, the weights of the kernels maximise the evidence."""
+
+    flags: ClassVar[Flags] = {}
+    trainer: Literal["kernel"] = "kernel"
+    tune_rows: int = Field(300, gt=10, description="rows of a sample that decides the kernels' weights")
+    tune_samples: int = Field(4, gt=0, description="such samples, drawn at random and disjoint")
+    steps: int = Field(20, gt=0, description="of the search for weights at most")
+    target: Literal["ranks", "values"] = Field(
+        "ranks", description="numbers by the normal scores of their ranks, for rank correlation, or as they are"
+    )
+    max_rows: int = Field(10_000, gt=0, description="training rows at most: memory grows with their square")
+
+
 SETTINGS: dict[str, type[_Settings]] = {
     "gradient": Gradient,
     "phases": Phases,
     "trees": Trees,
     "embed": Embed,
     "prompt": Prompt,
+    "kernel": KernelSettings,
 }

@@ -55,7 +55,7 @@ def composition(task: str) -> Baseline:
 
 def kmer_features(sequences: Sequence[str]) -> dict[str, np.ndarray]:
     """Blocks of features, each (sequences, size): square roots of the shares of residues, pairs and triads."""
-    codes = [_codes(sequence) for sequence in sequences]
+    codes = [letter_codes(sequence) for sequence in sequences]
     blocks: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "whole": lambda a: np.append(_shares(a, _NUM_LETTERS), np.log(max(1, len(a)))),
         # Signals of location stand at the ends.
@@ -76,16 +76,16 @@ def variant_features(sequences: Sequence[str], consensus: str) -> np.ndarray:
     Chains that end early lose their tail; what is beyond the consensus is not looked at.
     """
     length = len(consensus)
-    wild = _codes(consensus)
+    wild = letter_codes(consensus)
     padded = np.array(
-        [np.pad(_codes(s[:length]), (0, max(0, length - len(s))), constant_values=_OTHER) for s in sequences]
+        [np.pad(letter_codes(s[:length]), (0, max(0, length - len(s))), constant_values=_OTHER) for s in sequences]
     )
     differs = (padded != wild).astype(np.float32)
     standing = np.eye(_NUM_LETTERS, dtype=np.float32)[padded]
     changed = standing * differs[..., None]
     gained = changed.sum(axis=1)
     lost = differs @ np.eye(_NUM_LETTERS, dtype=np.float32)[wild]
-    scales = _residue_scales()
+    scales = residue_scales()
     deltas = (scales[padded] - scales[wild]) * differs[..., None]
     blocks = (
         gained,
@@ -98,11 +98,12 @@ def variant_features(sequences: Sequence[str], consensus: str) -> np.ndarray:
     return np.hstack([standing.reshape(len(sequences), -1), *blocks])
 
 
-def _codes(sequence: str) -> np.ndarray:
+def letter_codes(sequence: str) -> np.ndarray:
+    """(residues,) place of each letter in `AMINO_ACIDS`; one more for any other."""
     return np.asarray(_LETTER_CODES[np.frombuffer(sequence.encode("ascii"), np.uint8)])
 
 
-def _residue_scales() -> np.ndarray:
+def residue_scales() -> np.ndarray:
     """(letters, 3) hydropathy, volume and charge, each of unit spread over the amino acids; zero for other letters."""
     table = np.array([[HYDROPATHY[a], VOLUME[a], CHARGE.get(a, 0.0)] for a in AMINO_ACIDS])
     scaled = (table - table.mean(axis=0)) / table.std(axis=0)

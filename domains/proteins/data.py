@@ -17,8 +17,7 @@ from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Req
 from domains.metrics import classification_metrics, regression_metrics
 from domains.proteins import mutants, similarity
 from domains.proteins.baselines import composition
-from domains.proteins.readers import Raw, read_raw
-from domains.proteins.residues import cleaned, counted, look_like_dna
+from domains.proteins.residues import cleaned, look_like_dna, looks_like_protein
 from domains.shared.frames import FrameTable
 from domains.shared.roles import (
     IMBALANCED_SHARE,
@@ -28,6 +27,7 @@ from domains.shared.roles import (
     one_a_row,
     task_of_target,
 )
+from domains.shared.sequences import Kind, Raw, read_raw, repeated_ids, row_ids, settle_repeats
 from domains.shared.targets import bad_targets, class_names, target_values
 from trainers.errors import DataError
 
@@ -35,6 +35,15 @@ USUAL_LIMIT = 1022
 """Residues that ESM-2 was trained on at most (1,024 tokens with start and end); Lin et al. 2023, methods."""
 LENGTH_MARKS = (62, 126, 254, 510, USUAL_LIMIT, 2046)
 SLOW_SECONDS = 20.0
+KIND = Kind(
+    "protein",
+    (
+        *("sequence", "seq", "protein_sequence", "aa_sequence", "aa_seq", "amino_acid_sequence", "mutated_sequence"),
+        *("protein", "aa", "peptide", "primary", "sequences", "residues"),
+    ),
+    ("id", "name", "accession", "protein_id", "identifier", "entry", "mutant"),
+    looks_like_protein,
+)
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -43,7 +52,7 @@ def read(data: Any, request: Request) -> Reading:
     With `request.facts` the target may be absent; it is checked only if `request.target` is named (evaluating).
     Raises DataError for what holds no protein sequences, or no such target.
     """
-    raw = read_raw(data, request)
+    raw = read_raw(data, request, KIND)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
     if not len(raw.frame):
         raise DataError(f"{where}: there is a header but no row.")
@@ -59,12 +68,12 @@ def read(data: Any, request: Request) -> Reading:
         bad += bad_targets(raw.frame[target], task, raw.places, comma=raw.comma, classes=classes)
         columns[target] = target_values(raw.frame[target], task, comma=raw.comma)
     if request.facts is None:
-        bad += _repeated_ids(raw)
-        notices += _settle_repeats(columns, target, task)
+        bad += repeated_ids(raw)
+        notices += settle_repeats(columns, target, task, clean.sequences)
         notices += _time_notice(clean.sequences)
     keep_split_columns(columns, raw.frame, request, where=where, target=target)
     context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
-    table = FrameTable(pd.DataFrame(columns), _ids(raw), target, context)
+    table = FrameTable(pd.DataFrame(columns), row_ids(raw), target, context)
     return Reading(table, task, target, tuple(one_a_row(bad)), tuple(notices))
 
 
@@ -171,42 +180,6 @@ def _check_dna(sequences: Sequence[str], where: str, notices: list[str], *, trai
     if training:
         raise DataError(f"{text} Translate them first, or choose another column or data type.")
     notices.append(text)
-
-
-def _repeated_ids(raw: Raw) -> list[BadRow]:
-    if raw.id_column is None:
-        return []
-    first: dict[str, int] = {}
-    bad = []
-    for i, name in enumerate(raw.frame[raw.id_column].astype(str)):
-        if name in first:
-            bad.append(BadRow(i, raw.places[i], f"id {name!r} occurs before, at {raw.places[first[name]]}"))
-        first.setdefault(name, i)
-    return bad
-
-
-def _settle_repeats(columns: dict[str, Any], target: str | None, task: str) -> list[str]:
-    """Give identical sequences one number, the mean of theirs; count those whose classes differ."""
-    if target is None:
-        return []
-    rows = pd.DataFrame({"sequence": columns["sequence"], "y": columns[target]})
-    rows = rows[(rows["sequence"] != "") & rows["y"].notna()]
-    groups = rows.groupby("sequence", sort=False)["y"]
-    differ = groups.transform("nunique") > 1
-    if not differ.any():
-        return []
-    num_rows, num_sequences = int(differ.sum()), rows.loc[differ, "sequence"].nunique()
-    what = f"{num_rows:,} rows hold {counted(num_sequences, 'sequence')} with differing values of {target!r}"
-    if task == "classification":
-        return [f"{what}: they stay together in one part, and cannot all be predicted right"]
-    columns[target][differ[differ].index] = groups.transform("mean")[differ]
-    return [f"{what}: each carries the mean of its sequence"]
-
-
-def _ids(raw: Raw) -> np.ndarray:
-    if raw.id_column is None:
-        return np.array([str(i) for i in range(len(raw.frame))], dtype=object)
-    return raw.frame[raw.id_column].astype(str).to_numpy(object)
 
 
 def _of_rows(links: similarity.Links | None, code: np.ndarray) -> similarity.Links | None:

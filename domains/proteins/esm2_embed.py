@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from domains.contract import Facts
-from domains.proteins.esm2 import NUM_ADDED_TOKENS, num_parameters, pooled, tokens
+from domains.proteins.esm2 import NUM_ADDED_TOKENS, pooled, tokens
 from domains.proteins.esm2_weights import find, load_encoder, read_config
 from domains.proteins.estimates import length_notes, num_tokens_seen
+from domains.shared.esm import num_parameters
 from domains.shared.weights import random_notes, random_shape, resolve_reference, weights_facts
 from trainers.contract import JSON, Machine, Plan
 from trainers.embed import EmbedLearner, Head

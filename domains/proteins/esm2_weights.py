@@ -6,15 +6,15 @@ fair-esm checkpoints are renamed key by key; the states are the same to float32 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from domains.proteins.esm2 import VOCABULARY, empty_encoder, esm2_config, without_contact_head
-from domains.shared.weights import Weights, config_json, quiet_transformers, random_shape, read_torch, resolve
+from domains.proteins.esm2 import VOCABULARY, esm2_config
+from domains.shared.esm import NO_ATTENTION_DROPOUT, demand_all, empty_encoder, from_folder
+from domains.shared.weights import Weights, config_json, random_shape, read_torch, resolve
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, did_you_mean
 
@@ -37,11 +37,6 @@ _FAIR_PARTS = {
     "fc2": "output.dense",
     "final_layer_norm": "LayerNorm",
 }
-
-
-# As in ESM-2 itself. transformers' default of 0.1, which checkpoints of one's own have, would keep the probabilities of
-# every pair of tokens for the backward pass: 12 GiB for eight proteins of 1,024 residues in 6 layers.
-_NO_ATTENTION_DROPOUT = {"attention_probs_dropout_prob": 0.0}
 
 
 def find(spec: str) -> Weights:
@@ -76,7 +71,7 @@ def load_encoder(spec: str) -> nn.Module:
     if random_shape(spec) is not None:
         return empty_encoder(config).eval()
     weights = find(spec)
-    encoder = _from_fair(weights, config) if _is_fair(weights) else _from_hub_folder(weights)
+    encoder = _from_fair(weights, config) if _is_fair(weights) else from_folder(weights)
     return encoder.eval()
 
 
@@ -94,7 +89,7 @@ def _checked(config: JSON, folder: Path) -> JSON:
             f"(esm, {len(VOCABULARY)} tokens). Give one with --set options.weights=..."
         )
     keep = (*esm2_config(layers=1, width=16, heads=1), "rope_theta", "emb_layer_norm_before")
-    return {**{name: config[name] for name in keep if name in config}, **_NO_ATTENTION_DROPOUT}
+    return {**{name: config[name] for name in keep if name in config}, **NO_ATTENTION_DROPOUT}
 
 
 def _is_fair(weights: Weights) -> bool:
@@ -145,35 +140,8 @@ def _from_fair(weights: Weights, config: JSON) -> nn.Module:
     found = _fair_config(weights.path)[1]
     named = {_renamed(name): value for name, value in found.items()}
     own = dict(encoder.named_parameters())
-    _demand_all([name for name in own if name not in named or named[name].shape != own[name].shape], weights)
+    demand_all([name for name in own if name not in named or named[name].shape != own[name].shape], weights)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(named[name])
     return encoder
-
-
-def _from_hub_folder(weights: Weights) -> nn.Module:
-    """A folder in transformers' format, by its own loader: it knows the names of every version that wrote one."""
-    from safetensors import SafetensorError
-    from transformers import EsmModel
-
-    load: Any = EsmModel.from_pretrained
-    folder = weights.path if weights.path.is_dir() else weights.path.parent
-    options = {"attn_implementation": "sdpa", "dtype": torch.float32, "local_files_only": True}
-    try:
-        with quiet_transformers():
-            encoder, info = load(
-                folder, add_pooling_layer=False, output_loading_info=True, **_NO_ATTENTION_DROPOUT, **options
-            )
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise DataError(f"{weights.path}: cannot be loaded ({str(error).strip().splitlines()[0]}).") from None
-    _demand_all([name for name in info["missing_keys"] if not name.startswith("contact_head")], weights)
-    return without_contact_head(encoder)
-
-
-def _demand_all(missing: Sequence[str], weights: Weights) -> None:
-    if missing:
-        raise DataError(
-            f"{weights.path}: {len(missing)} tensors of an ESM-2 encoder are missing or of another shape, the first is "
-            f"{sorted(missing)[0]!r}. Fetch the weights again."
-        )

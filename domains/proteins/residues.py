@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from domains.shared.sequences import counted
+
 STANDARD = "ACDEFGHIKLMNPQRSTVWY"
 # X unknown, B D or N, Z E or Q, U selenocysteine, O pyrrolysine: rare, but each is a token of ESM-2.
 RARE = "XUBZO"
@@ -45,11 +47,6 @@ def cleaned(texts: Sequence[str | None]) -> Cleaned:
         said.append(f"residues beyond the 20 standard ones are kept as they are: {letters}")
     found.notices = tuple(said)
     return found
-
-
-def counted(count: int, noun: str) -> str:
-    """A number with its noun: "1 sequence", "1,200 sequences"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def looks_like_protein(text: str) -> bool:

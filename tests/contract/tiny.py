@@ -41,6 +41,20 @@ def proteins(folder: Path, task: str) -> tuple[Any, str]:
     return _written(frame, folder / "proteins.csv"), "y"
 
 
+def genomics(folder: Path, task: str) -> tuple[Any, str]:
+    """DNA of 30-50 bases, rich in G and C or in A and T."""
+    rng = np.random.default_rng(0)
+    share = rng.uniform(0, 1, NUM_ROWS) if task == "regression" else rng.integers(0, 2, NUM_ROWS).astype(float)
+    sequences = []
+    for part in share:
+        strong = 0.2 + 0.6 * part
+        weights = np.array([strong, strong, 1 - strong, 1 - strong]) / 2
+        sequences.append("".join(rng.choice(list("GCAT"), int(rng.integers(30, 51)), p=weights)))
+    frame = pd.DataFrame({"id": [f"d{i}" for i in range(NUM_ROWS)], "sequence": sequences})
+    frame["y"] = np.where(share > 0.5, "strong", "weak") if task == "classification" else share
+    return _written(frame, folder / "dna.csv"), "y"
+
+
 def pictures(folder: Path, task: str) -> tuple[Any, str | None]:
     """24 x 24 pictures, reddish or bluish, in class folders or listed with their redness."""
     rng = np.random.default_rng(0)
@@ -151,6 +165,7 @@ def _written(frame: pd.DataFrame, path: Path) -> Path:
 MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "tabular": table,
     "proteins": proteins,
+    "genomics": genomics,
     "images": pictures,
     "text": texts,
     "text/gpt-pretrain": corpus,

@@ -10,16 +10,13 @@ import torch
 from domains.proteins.esm2 import (
     RESIDUE_TOKENS,
     VOCABULARY,
-    empty_encoder,
-    encoder_roles,
     esm2_config,
-    num_parameters,
-    pool_residues,
     pooled,
     tokens,
 )
 from domains.proteins.esm2_forward import can_walk
 from domains.proteins.esm2_weights import load_encoder, read_config
+from domains.shared.esm import empty_encoder, encoder_roles, num_parameters, pool_tokens
 from domains.shared.weights import random_shape
 from trainers.errors import DataError, MissingError, UsageError
 from trainers.memory import checkpoint_activations
@@ -107,7 +104,7 @@ def test_in_bfloat16_gradients_on_cpu_are_as_exact_as_those_of_transformers(sequ
 
 def transformers_pooled(encoder, numbers, is_residue):
     states = encoder(input_ids=numbers, attention_mask=(numbers != 1).long()).last_hidden_state
-    return pool_residues(states, is_residue)
+    return pool_tokens(states, is_residue)
 
 
 def gradients(encoder, vectors):
@@ -126,7 +123,7 @@ def test_pooling_ignores_start_end_and_padding_and_is_exact_on_half_precision_st
     _, is_residue = tokens(["AC", "ACD"], max_residues=10)
     states = torch.full((2, 5, 4), 1e4, dtype=torch.bfloat16)
     states[0, 1:3], states[1, 1:4] = 2.0, 3.0
-    assert torch.equal(pool_residues(states, is_residue), torch.tensor([[2.0] * 4, [3.0] * 4]))
+    assert torch.equal(pool_tokens(states, is_residue), torch.tensor([[2.0] * 4, [3.0] * 4]))
 
 
 def test_long_sequences_are_cropped_to_the_limit_and_keep_their_end_token():

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from domains.shared.frames import unpacked
 from trainers.errors import DataError, did_you_mean
 
-SUFFIXES = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".mpfa", ".pep")
+SUFFIXES = (".fasta", ".fa", ".faa", ".fas", ".fsa", ".fna", ".ffn", ".mpfa", ".pep")
 # NCBI's codes of databases (BLAST handbook, "FASTA defline format"): here the id proper follows the first bar.
 _DATABASES = {"sp", "tr", "ref", "gb", "emb", "dbj", "gi", "pir", "prf", "lcl", "gnl", "pdb"}
+
+_VALUE = re.compile(r"(\w+)=(\S+)")
 
 
 @dataclass(frozen=True)
 class Record:
-    """line: of the header, counted from 1.   name: the first word of the header.   text: letters as in the file."""
+    """line: of the header, counted from 1.   name: the first word of the header.   text: letters as in the file.
+    about: the rest of the header."""
 
     name: str
     text: str
     line: int
+    about: str = ""
 
 
 def is_fasta(path: Path) -> bool:
@@ -34,11 +39,8 @@ def read_fasta(path: Path) -> list[Record]:
 
     Raises DataError for a missing or empty file, one that is no text, and letters before the first header.
     """
-    if not path.is_file():
-        siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"{path}: no such file.{did_you_mean(path.name, siblings)}")
     records: list[tuple[str, list[str], int]] = []
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(plain_lines(path), start=1):
         words = line.strip()
         if not words or words.startswith(";"):
             continue
@@ -50,7 +52,14 @@ def read_fasta(path: Path) -> list[Record]:
             raise DataError(f"{path} line {number}: {words[:30]!r} stands before the first header (a line with '>').")
     if not records:
         raise DataError(f"{path}: the file holds no record. Each needs a header line that starts with '>'.")
-    return [Record((header.split() or [""])[0], "".join(parts), line) for header, parts, line in records]
+    return [_record(header, "".join(parts), line) for header, parts, line in records]
+
+
+def header_values(records: Sequence[Record]) -> dict[str, list[str]]:
+    """Columns from headers like ">s1 label=1 score=0.5": by name those values that every record has, in order."""
+    found = [dict(_VALUE.findall(record.about)) for record in records]
+    names = [name for name in (found[0] if found else ()) if all(name in values for values in found)]
+    return {name: [values[name] for values in found] for name in names}
 
 
 def short_ids(names: list[str]) -> list[str]:
@@ -66,7 +75,19 @@ def _short(name: str) -> str:
     return parts[0] or name
 
 
-def _text(path: Path) -> str:
+def _record(header: str, text: str, line: int) -> Record:
+    name, _, about = header.partition(" ")
+    return Record(name, text, line, about.strip())
+
+
+def plain_lines(path: Path) -> list[str]:
+    """The lines of a text file with any line ends, unpacked where it is gzip.
+
+    Raises DataError for a missing file and one that is no text.
+    """
+    if not path.is_file():
+        siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise DataError(f"{path}: no such file.{did_you_mean(path.name, siblings)}")
     raw = path.read_bytes()
     if raw.startswith(b"\x1f\x8b"):
         raw = unpacked(raw, path)
@@ -75,5 +96,5 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
     if "\0" in text:
-        raise DataError(f"{path}: this is no text file. FASTA is plain text, or packed with gzip.")
-    return re.sub(r"\r\n?", "\n", text)
+        raise DataError(f"{path}: this is no text file. Sequences are plain text, or packed with gzip.")
+    return re.sub(r"\r\n?", "\n", text).splitlines()

@@ -1,0 +1,1 @@
+"""Stretches of DNA and RNA with labels."""

@@ -1,0 +1,202 @@
+"""Genomics as a data type: reading, keys for splits, facts, metrics and rivals. See `domains.contract.Domain`.
+
+A row is a labelled stretch of DNA or RNA; its column is always called "sequence" in the table, whatever the file calls it.
+BED intervals with a reference genome are not read yet: cut the sequences out first (bedtools getfasta).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from domains.baselines import trivial
+from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.genomics import similarity
+from domains.genomics.baselines import gapped_kmers
+from domains.genomics.bases import cleaned, looks_like_dna, one_strand
+from domains.genomics.fastq import is_fastq, read_fastq
+from domains.metrics import classification_metrics, regression_metrics
+from domains.shared.frames import FrameTable
+from domains.shared.roles import (
+    IMBALANCED_SHARE,
+    keep_split_columns,
+    largest_share,
+    named_keys,
+    named_or_only_target,
+    one_a_row,
+    task_of_target,
+)
+from domains.shared.sequences import Kind, Raw, counted, read_raw, repeated_ids, row_ids, settle_repeats
+from domains.shared.targets import bad_targets, class_names, target_values
+from trainers.errors import DataError
+
+KIND = Kind(
+    "DNA or RNA",
+    ("sequence", "seq", "dna", "dna_sequence", "rna", "rna_sequence", "nucleotides", "sequences", "bases"),
+    ("id", "name", "accession", "identifier", "locus", "region"),
+    looks_like_dna,
+    values_in_headers=True,
+    readers=((is_fastq, read_fastq, "FASTQ"),),
+)
+LENGTH_MARKS = (512, 1024, 2048, 6000, 12_000)
+
+
+def read(data: Any, request: Request) -> Reading:
+    """Read FASTA or FASTQ (`request.labels` names the table of labels), CSV, TSV, Parquet or a DataFrame, every row in
+    order.
+
+    With `request.facts` the target may be absent; it is checked only if `request.target` is named (evaluating).
+    Raises DataError for what holds no DNA or RNA, or no such target.
+    """
+    where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
+    if where.lower().removesuffix(".gz").endswith(".bed"):
+        raise DataError(
+            f"{where}: BED holds no sequences. Cut them out of the genome: bedtools getfasta -fi GENOME -bed ..."
+        )
+    raw = read_raw(data, request, KIND)
+    if not len(raw.frame):
+        raise DataError(f"{where}: there is a header but no row.")
+    target, said = _target(raw, request, where)
+    task, notice = task_of_target(raw.frame, target, request, comma=raw.comma)
+    clean = cleaned(raw.frame[raw.sequence].tolist())
+    notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices]
+    bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
+    columns: dict[str, Any] = {"sequence": clean.sequences}
+    if target is not None:
+        classes = request.facts.classes if request.facts else ()
+        bad += bad_targets(raw.frame[target], task, raw.places, comma=raw.comma, classes=classes)
+        columns[target] = target_values(raw.frame[target], task, comma=raw.comma)
+    if request.facts is None:
+        bad += repeated_ids(raw)
+        strands = [one_strand(sequence) for sequence in clean.sequences]
+        notices += [*_copies_notice(clean.sequences, strands), *settle_repeats(columns, target, task, strands)]
+    keep_split_columns(columns, raw.frame, request, where=where, target=target)
+    context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
+    table = FrameTable(pd.DataFrame(columns), row_ids(raw), target, context)
+    return Reading(table, task, target, tuple(one_a_row(bad)), tuple(notices))
+
+
+def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
+    """A sequence, its copies and its other strand stay together, then what shares many k-mers with them.
+
+    A column named with --group or --order, or one called "split", is used instead.
+    """
+    stratum = table.target().astype(str) if task == "classification" else None
+    named = named_keys(table, request, stratum)
+    if named is not None:
+        return named
+    strands = np.array([one_strand(sequence) for sequence in table.column("sequence")], object)
+    distinct, code = np.unique(strands, return_inverse=True)
+    evidence = {
+        "distinct_sequences": len(distinct),
+        "other_strands": _num_other_strands(table.column("sequence").tolist()),
+    }
+    if "split" in table.frame.columns and request.target != "split":
+        given = table.column("split").tolist()
+        because = "the column 'split' says which row goes where"
+        return Keys("given", because, given=given, group=code, stratum=stratum, evidence=evidence)
+    num_bases = sum(map(len, distinct))
+    if fast or num_bases > similarity.MOST_BASES:
+        reason = "--fast" if fast else f"{num_bases:,} bases are too many"
+        because = (
+            "copies and reverse complements stay together; similar sequences were not looked for "
+            f"({reason}): scores may be optimistic. --group COLUMN keeps chromosomes together"
+        )
+        return Keys("grouped", because, group=code, stratum=stratum, evidence={**evidence, "similarity": "skipped"})
+    return _by_similarity(distinct.tolist(), code, stratum, evidence)
+
+
+def describe(train: FrameTable, task: str, request: Request) -> Facts:
+    """Lengths and classes of the training rows."""
+    lengths = train.column("sequence").str.len().to_numpy()
+    target = train.target()
+    classes = class_names(target, f"target {train.target_name!r}") if task == "classification" else ()
+    sizes: dict[str, float] = {
+        "longest": int(lengths.max()),
+        "median_bases": float(np.median(lengths)),
+        "total_bases": int(lengths.sum()),
+        **{f"longer_than_{mark}": int((lengths > mark).sum()) for mark in LENGTH_MARKS},
+    }
+    if classes:
+        sizes["largest_share"] = largest_share(target)
+    schema = {"sequence": train.context["sequence"], "id_column": train.context["id_column"]}
+    return Facts("genomics", task, train.target_name, len(train), classes, sizes, schema)
+
+
+def metrics(facts: Facts) -> tuple[Metric, ...]:
+    """Classes: ROC-AUC decides where there are two, as the field compares them; else accuracy, or macro-F1 where one class
+    has over 80 % of the rows. Numbers: Spearman's rank correlation."""
+    if facts.task != "classification":
+        return regression_metrics(first="spearman")
+    found = classification_metrics(facts.classes, imbalanced=facts.sizes["largest_share"] > IMBALANCED_SHARE)
+    first = "auc" if len(facts.classes) == 2 else found[0].name
+    return tuple(sorted(found, key=lambda metric: metric.name != first))
+
+
+def baselines(facts: Facts) -> tuple[Baseline, ...]:
+    """Majority or mean; then gapped k-mers of both strands with a kernel."""
+    return trivial(facts.task), gapped_kmers(facts.task)
+
+
+def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
+    taken = {raw.sequence, raw.id_column, request.group, request.order, "split", None}
+    left = [str(name) for name in raw.frame.columns if name not in taken]
+    where = (request.labels or where) if request.target is not None else where
+    advice = " FASTA: name a table with --labels FILE, or write '>id label=VALUE'."
+    return named_or_only_target(raw.frame, request, left, where=where, what="sequences", advice=advice)
+
+
+def _by_similarity(distinct: list[str], code: np.ndarray, stratum: np.ndarray | None, evidence: dict[str, Any]) -> Keys:
+    near = similarity.nearness(distinct)
+    group = similarity.groups(near)
+    largest = int(np.bincount(group[code]).max())
+    evidence |= {
+        "k": similarity.K,
+        "shared": similarity.NEAR,
+        "families": len(np.unique(group)),
+        "largest_group": largest,
+    }
+    if largest > len(code) / 2:
+        because = (
+            "copies and reverse complements stay together; most sequences are variants of one, so similarity cannot "
+            "divide them"
+        )
+        return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
+    because = (
+        f"copies, reverse complements and sequences that share {similarity.NEAR:.0%} of their {similarity.K}-mers on either "
+        "strand stay together"
+    )
+    nearest = similarity.links(near)
+
+    def links(these: np.ndarray, those: np.ndarray) -> np.ndarray:
+        mine, back = np.unique(code[these], return_inverse=True)
+        yours = np.unique(code[those])
+        return np.where(np.isin(mine, yours), 1.0, nearest(mine, yours))[back]
+
+    return Keys(
+        *("grouped", because),
+        group=group[code],
+        stratum=stratum,
+        links=links,
+        near=similarity.NEAR,
+        evidence=evidence,
+    )
+
+
+def _copies_notice(sequences: list[str], strands: list[str]) -> list[str]:
+    usable = [sequence for sequence in sequences if sequence]
+    num_copies, num_pairs = len(usable) - len(set(usable)), _num_other_strands(usable)
+    said = [
+        *([f"{counted(num_copies, 'row')} repeat an earlier sequence"] if num_copies else []),
+        *([f"{counted(num_pairs, 'pair')} of a sequence and its reverse complement"] if num_pairs else []),
+    ]
+    return [f"{' and '.join(said)}: copies stay on one side of the split"] if said else []
+
+
+def _num_other_strands(sequences: list[str]) -> int:
+    """Distinct pairs of a sequence and its reverse complement (palindromes are their own, and no pair)."""
+    distinct = {sequence for sequence in sequences if sequence}
+    return len(distinct) - len({one_strand(sequence) for sequence in distinct})
