@@ -56,7 +56,9 @@ class Forest:
         return cls(*(arrays[prefix + name] for name in _NAMES))
 
 
-def grow(matrix: np.ndarray, target: np.ndarray, *, is_class: bool, num_trees: int, seed: int, **options: Any) -> Forest:
+def grow(
+    matrix: np.ndarray, target: np.ndarray, *, is_class: bool, num_trees: int, seed: int, **options: Any
+) -> Forest:
     """A forest for these rows. matrix: (rows, features) float32, finite.   target: whole numbers 0.. of classes (is_class:
     all of 0..max occur), or numbers.   options: scikit-learn's (max_features, min_samples_leaf, n_jobs ...)."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor

@@ -125,7 +125,11 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
         classes = class_names(target, f"target {train.target_name!r}")
     elif task == MULTILABEL:
         classes = label_names(target, str(train.target_name), columns)
-    sizes = {"most_atoms": float(atoms.max()), "median_atoms": float(np.median(atoms)), "total_atoms": float(atoms.sum())}
+    sizes = {
+        "most_atoms": float(atoms.max()),
+        "median_atoms": float(np.median(atoms)),
+        "total_atoms": float(atoms.sum()),
+    }
     if task == "classification":
         sizes["largest_share"] = largest_share(target)
     odd = train.context["oddities"]

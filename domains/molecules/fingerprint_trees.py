@@ -191,7 +191,9 @@ class FingerprintTrees:
         place = {name: number for number, name in enumerate(self.facts.classes)}
         unknown = sorted({str(name) for name in target if str(name) not in place})
         if unknown:
-            raise DataError(f"classes {', '.join(unknown)} are in no training row. Use another split or drop those rows.")
+            raise DataError(
+                f"classes {', '.join(unknown)} are in no training row. Use another split or drop those rows."
+            )
         return [np.array([place[str(name)] for name in target], np.float64)]
 
     @property

@@ -62,7 +62,9 @@ def _generator(kind: str, radius: int, num_bits: int) -> object:
         return generators.GetTopologicalTorsionGenerator(fpSize=num_bits, includeChirality=True)
     if kind == "fcfp":
         invariants = generators.GetMorganFeatureAtomInvGen()
-        return generators.GetMorganGenerator(radius, fpSize=num_bits, includeChirality=True, atomInvariantsGenerator=invariants)
+        return generators.GetMorganGenerator(
+            radius, fpSize=num_bits, includeChirality=True, atomInvariantsGenerator=invariants
+        )
     return generators.GetMorganGenerator(radius, fpSize=num_bits, includeChirality=True)
 
 

@@ -126,12 +126,15 @@ def differing_notice(canonical: Sequence[str], target: Target, places: Sequence[
     """Molecules that occur more than once with other values, and where: told, not changed."""
     if target.values is None:
         return []
-    rows = pd.DataFrame({"smiles": canonical, "y": [str(value) for value in target.values], "at": list(places)})
+    rows = pd.DataFrame(
+        {"smiles": canonical, "y": [str(value) for value in target.values], "at": range(len(canonical))}
+    )
     rows = rows[rows["smiles"] != ""]
     rows = rows[rows["smiles"].duplicated(keep=False)]
     differing = rows[rows.groupby("smiles")["y"].transform("nunique") > 1]
     if differing.empty:
         return []
-    groups = [f"{smiles} ({', '.join(each['at'].head(4))})" for smiles, each in differing.groupby("smiles", sort=False)]
+    groups = list(differing.groupby("smiles", sort=False))
+    shown = [f"{smiles} ({', '.join(places[i] for i in each['at'].head(4))})" for smiles, each in groups[:3]]
     more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
-    return [f"{len(groups):,} molecules occur with differing values of {target.name!r}: {'; '.join(groups[:3])}{more}"]
+    return [f"{len(groups):,} molecules occur with differing values of {target.name!r}: {'; '.join(shown)}{more}"]
