@@ -2,7 +2,8 @@
 
 Rules: `random`, `stratified` (class shares kept even), `grouped` (rows of a group stay together, class shares as even as
 the groups allow), `time` (the last rows are the test), `given` (as the user laid the files out), and those that a data type
-names. The result carries its proof: sizes, class shares, groups, and the highest similarity found across sides where the data type can measure one.
+names. The result carries its proof: sizes, class shares, groups, and the highest similarity found across sides where the
+data type can measure one.
 """
 
 from dataclasses import replace

@@ -21,7 +21,10 @@ Columns = Annotated[
     list[str] | None,
     typer.Option("--column", help="PURPOSE=COLUMN where the reader would guess: text, sequence, path; repeatable"),
 ]
-SplitRule = Annotated[str | None, typer.Option("--split", help="random, stratified, grouped, time, given, or one the type names")]
+SplitRule = Annotated[
+    str | None,
+    typer.Option("--split", help="random, stratified, grouped, time, given; molecules: scaffold-largest-first"),
+]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value, for example train.lr=0.001; repeatable")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="passes over the training rows")]
 Budget = Annotated[float | None, typer.Option("--budget", help="seconds of training")]

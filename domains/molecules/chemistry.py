@@ -98,7 +98,9 @@ def main_fragment(mol: Chem.Mol) -> Chem.Mol:
         has_carbon = any(atom.GetAtomicNum() == 6 for atom in fragment.GetAtoms())
         return not has_carbon, -fragment.GetNumHeavyAtoms(), Chem.MolToSmiles(fragment)
 
-    return min(fragments, key=rank)
+    chosen = min(fragments, key=rank)
+    Chem.GetSymmSSSR(chosen)  # a fragment comes without its rings, and scaffolds ask for them
+    return chosen
 
 
 def oddity_notice(found: Sequence[Parsed], places: Sequence[str], known: Sequence[str] = ()) -> list[str]:

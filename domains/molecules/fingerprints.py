@@ -54,18 +54,18 @@ def maker(kind: str, *, radius: int, num_bits: int) -> Callable[[Chem.Mol], np.n
 
 
 def _generator(kind: str, radius: int, num_bits: int) -> object:
-    from rdkit.Chem import rdFingerprintGenerator as generators
+    from rdkit.Chem import rdFingerprintGenerator
 
     if kind == "pairs":
-        return generators.GetAtomPairGenerator(fpSize=num_bits, includeChirality=True)
+        return rdFingerprintGenerator.GetAtomPairGenerator(fpSize=num_bits, includeChirality=True)
     if kind == "torsions":
-        return generators.GetTopologicalTorsionGenerator(fpSize=num_bits, includeChirality=True)
+        return rdFingerprintGenerator.GetTopologicalTorsionGenerator(fpSize=num_bits, includeChirality=True)
     if kind == "fcfp":
-        invariants = generators.GetMorganFeatureAtomInvGen()
-        return generators.GetMorganGenerator(
+        invariants = rdFingerprintGenerator.GetMorganFeatureAtomInvGen()
+        return rdFingerprintGenerator.GetMorganGenerator(
             radius, fpSize=num_bits, includeChirality=True, atomInvariantsGenerator=invariants
         )
-    return generators.GetMorganGenerator(radius, fpSize=num_bits, includeChirality=True)
+    return rdFingerprintGenerator.GetMorganGenerator(radius, fpSize=num_bits, includeChirality=True)
 
 
 def _maccs(mol: Chem.Mol) -> np.ndarray:

@@ -8,6 +8,7 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -105,7 +106,7 @@ class GraphNetwork(nn.Module):
         self.norm = nn.LayerNorm(options.width) if options.network == "gine" else nn.Identity()
         widths = [options.width + num_descriptors, *[options.hidden] * options.hidden_layers]
         layers: list[nn.Module] = []
-        for here, there in zip(widths[:-1], widths[1:], strict=True):
+        for here, there in pairwise(widths):
             layers += [nn.Dropout(options.dropout), nn.Linear(here, there), nn.ReLU()]
         self.hidden = nn.Sequential(*layers)
         self.head = nn.Linear(widths[-1], num_outputs)
