@@ -71,7 +71,11 @@ def show(recipe: str, path: str, target: str, seed: int, sets: dict[str, Any], *
         actual = json.loads((done.folder / "actual.json").read_text())
     decides = done.metrics["decides"]
     line = {
-        **{"recipe": recipe, "sets": sets, "split": split or "scaffold", "seed": seed, "metric": decides},
+        "recipe": recipe,
+        "sets": sets,
+        "split": split or "scaffold",
+        "seed": seed,
+        "metric": decides,
         "valid": done.metrics["valid"][decides]["value"],
         "test": done.metrics["test"][decides],
         "baseline": {name: scores[decides]["value"] for name, scores in done.metrics["baseline"].items()},
