@@ -213,7 +213,12 @@ def test_stereoisomers_with_other_labels_are_learned(tmp_path):
     )
     frame["split"] = ["train", "train", "valid", "valid", "test", "test", *["train"] * (len(frame) - 6)]
     done = trained(
-        tmp_path, "molecules/gnn-scratch", frame, target="y", epochs=60, set={"train.lr": 5e-3, "train.batch_size": 8}
+        tmp_path,
+        "molecules/gnn-scratch",
+        frame,
+        target="y",
+        epochs=60,
+        set={"train.lr": 5e-3, "train.batch_size": 8, "train.keep": "last"},
     )
     answers = done.predict(frame)
     is_training = (frame["split"] == "train").to_numpy()
