@@ -7,7 +7,7 @@ Source: Breiman 2001, Machine Learning 45:5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,12 @@ class Forest:
                 node[moving] = np.where(goes_left, self.left[here], self.right[here])
             total += self.value[node]
         return total / len(self.roots)
+
+    def widened(self, present: np.ndarray, num_classes: int) -> Forest:
+        """The same with `num_classes` outputs, of which these are the ones at `present`; the others are 0."""
+        value = np.zeros((len(self.value), num_classes), np.float32)
+        value[:, present] = self.value
+        return replace(self, value=value)
 
     def arrays(self, prefix: str = "") -> dict[str, np.ndarray]:
         """What `safetensors` writes."""

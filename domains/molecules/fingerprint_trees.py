@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -20,12 +19,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from domains.contract import Facts
 from domains.molecules.fingerprints import Features, feature_matrix, widths
 from domains.molecules.targets import MULTILABEL, MULTIREGRESSION
+from domains.molecules.tree_members import (
+    BoostedMember,
+    Column,
+    ForestMember,
+    Member,
+    boosted_member,
+    forest_member,
+    loaded_member,
+)
 from trainers.contract import JSON, Learner, Machine, Plan, Predictions, Watch, known_labels
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError
-from trainers.forest import Forest, grow
 from trainers.settings import Trees
-from trainers.tree_engines import XGBoostForest
-from trainers.trees import Sides, boost
 
 FORESTS, CHOICE = "forests.safetensors", "choice.json"
 BASE_BYTES = 400 << 20
@@ -76,43 +81,12 @@ def load(plan: Plan, folder: Path) -> Learner:
 
     learner, choice = FingerprintTrees(plan), json.loads((folder / CHOICE).read_text())
     arrays = load_file(folder / FORESTS)
-    for name in choice["members"]:
-        here = folder / name
-        learner.members[name] = (
-            ForestMember(Forest.of_arrays(arrays, f"{name}."), choice["scale"][name])
-            if name.startswith("forest")
-            else BoostedMember(XGBoostForest.load(here, plan), choice["scale"][name])
-        )
+    learner.members = {
+        name: loaded_member(name, choice["scale"][name], folder, plan, arrays) for name in choice["members"]
+    }
     learner.constant = {int(at): value for at, value in choice["constant"].items()}
     learner.kinds = tuple(choice["kinds"])
     return learner
-
-
-@dataclass(frozen=True)
-class ForestMember:
-    """A forest for one target. scale: mean and deviation of a number that was standardised; () for classes."""
-
-    forest: Forest
-    scale: tuple[float, float] | None
-
-    def answers(self, matrix: np.ndarray) -> np.ndarray:
-        """(rows, classes) probabilities, or (rows, 1) numbers."""
-        found = self.forest.predict(matrix)
-        return found if self.scale is None else found * self.scale[1] + self.scale[0]
-
-
-@dataclass(frozen=True)
-class BoostedMember:
-    """Boosted trees for one target; see `ForestMember`."""
-
-    forest: XGBoostForest
-    scale: tuple[float, float] | None
-
-    def answers(self, matrix: np.ndarray) -> np.ndarray:
-        found = np.asarray(self.forest.predict(matrix), np.float64)
-        if self.scale is not None:
-            return found[:, None] * self.scale[1] + self.scale[0]
-        return np.stack([1 - found, found], axis=1) if found.ndim == 1 else found
 
 
 class FingerprintTrees:
@@ -123,7 +97,7 @@ class FingerprintTrees:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.options = plan, Options.model_validate(plan.options)
         self.facts = Facts.from_json(plan.facts)
-        self.members: dict[str, Any] = {}
+        self.members: dict[str, Member] = {}
         self.constant: dict[int, float] = {}
         self.kinds: tuple[str, ...] = ()
         self._known: tuple[tuple[str, ...], np.ndarray] | None = None
@@ -137,18 +111,15 @@ class FingerprintTrees:
         asked = {"forest": ("forest",), "boosting": ("boosting",)}.get(self.options.model, ("forest", "boosting"))
         rounds = 0
         for number, column in enumerate(targets):
-            known = _known(column)
+            known = np.isfinite(column)
             if len(np.unique(column[known])) < 2:
                 self.constant[number] = float(column[known].mean()) if known.any() else 0.0
                 continue
-            other = None if held is None else (held[0], held[1][number])
+            side = Column(x[known], column[known], _held(held, number), self._num_classes)
             for kind in asked:
                 for seed in range(self.options.seeds):
                     _raise_if_asked(watch, len(self.members))
-                    grown = self._forest if kind == "forest" else self._boosted
-                    name = f"{kind}.{number}.{seed}"
-                    self.members[name], num = grown(x[known], column[known], other, self.plan.seed + seed, watch)
-                    rounds += num
+                    rounds += self._grow(kind, number, seed, side, watch)
         self.kinds = asked
         if self.options.model == "auto" and held is not None:
             self.kinds = self._best(valid, watch)
@@ -201,46 +172,14 @@ class FingerprintTrees:
         """Of one target; 0 for numbers."""
         return {"classification": len(self.facts.classes), MULTILABEL: 2}.get(self.facts.task, 0)
 
-    def _scale(self, y: np.ndarray) -> tuple[float, float] | None:
-        return None if self._num_classes else (float(y.mean()), float(y.std()) or 1.0)
-
-    def _forest(self, x: np.ndarray, y: np.ndarray, held: Any, seed: int, watch: Watch) -> tuple[ForestMember, int]:
-        options, scale, is_class = self.options, self._scale(y), bool(self._num_classes)
-        most: Any = options.max_features or ("sqrt" if is_class else 1 / 3)
-        more = {"class_weight": "balanced_subsample"} if is_class and options.class_weights == "balanced" else {}
-        numbers = y.astype(np.int64) if scale is None else (y - scale[0]) / scale[1]
-        present = np.unique(numbers) if is_class else None
-        forest = grow(
-            x,
-            np.searchsorted(present, numbers) if present is not None else numbers,
-            is_class=is_class,
-            num_trees=options.num_trees,
-            seed=seed,
-            max_features=most,
-            min_samples_leaf=options.min_leaf,
-            n_jobs=self.plan.machine.cores,
-            **more,
-        )
-        if present is not None and len(present) < self._num_classes:
-            value = np.zeros((len(forest.value), self._num_classes), np.float32)
-            value[:, present] = forest.value
-            forest = Forest(forest.feature, forest.threshold, forest.left, forest.right, value, forest.roots)
-        return ForestMember(forest, scale), options.num_trees
-
-    def _boosted(self, x: np.ndarray, y: np.ndarray, held: Any, seed: int, watch: Watch) -> tuple[BoostedMember, int]:
-        settings, scale = Trees(**self.plan.settings), self._scale(y)
-        mean, deviation = scale or (0.0, 1.0)
-
-        def side(matrix: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            return matrix, ((column - mean) / deviation).astype(np.float32)
-
-        watched = held is not None and _known(held[1]).any()
-        valid = side(held[0][_known(held[1])], held[1][_known(held[1])]) if watched else None
-        engine = Plan(**{**vars(self.plan), "options": {}, "seed": seed})
-        forest = XGBoostForest.start(Sides(*side(x, y), valid, (), self._num_classes), settings, engine)
-        growth = boost(forest, settings, watched=watched, watch=watch)
-        forest.keep(growth.best_round)
-        return BoostedMember(forest, scale), growth.num_rounds
+    def _grow(self, kind: str, number: int, seed: int, side: Column, watch: Watch) -> int:
+        """Add one member; how many trees it took."""
+        name, own = f"{kind}.{number}.{seed}", self.plan.seed + seed
+        if kind == "forest":
+            self.members[name] = forest_member(side, self.options, seed=own, cores=self.plan.machine.cores)
+            return self.options.num_trees
+        self.members[name], num_rounds = boosted_member(side, self.plan, seed=own, watch=watch)
+        return num_rounds
 
     def predict(self, rows: Any) -> Predictions:
         """The mean over seeds within a kind, then over kinds."""
@@ -267,7 +206,7 @@ class FingerprintTrees:
         kinds = [[each.answers(matrix) for each in self._of(kind, number)] for kind in self.kinds]
         return np.asarray(np.mean([np.mean(answers, axis=0) for answers in kinds], axis=0))
 
-    def _of(self, kind: str, number: int) -> Iterator[Any]:
+    def _of(self, kind: str, number: int) -> Iterator[Member]:
         return (each for name, each in self.members.items() if name.startswith(f"{kind}.{number}."))
 
     def save(self, folder: Path) -> None:
@@ -279,9 +218,8 @@ class FingerprintTrees:
         for name, member in self.members.items():
             if isinstance(member, ForestMember):
                 arrays.update(member.forest.arrays(f"{name}."))
-            else:
-                (folder / name).mkdir(exist_ok=True)
-                member.forest.save(folder / name)
+            elif isinstance(member, BoostedMember):
+                member.save(folder / name)
         save_file(arrays, folder / FORESTS)
         (folder / CHOICE).write_text(json.dumps(self._choice()), encoding="utf-8")
 
@@ -294,8 +232,11 @@ class FingerprintTrees:
         }
 
 
-def _known(column: np.ndarray) -> np.ndarray:
-    return np.isfinite(column)
+def _held(held: tuple[np.ndarray, list[np.ndarray]] | None, number: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The validation rows where one target is known; None without any."""
+    if held is None or not (known := np.isfinite(held[1][number])).any():
+        return None
+    return held[0][known], held[1][number][known]
 
 
 def _raise_if_asked(watch: Watch, done: int) -> None:
