@@ -71,12 +71,16 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
 
 def build(plan: Plan) -> GradientLearner:
     """A fresh learner."""
-    return GradientLearner(plan, lambda train: _statistics(plan, train), lambda values, _: _task(plan, values))
+    shelf = Shelf(plan.options["descriptors"])  # one for both: descriptors are dear
+    return GradientLearner(
+        plan, lambda train: _statistics(plan, train, shelf), lambda values, _: _task(plan, values, shelf)
+    )
 
 
 def load(plan: Plan, folder: Path) -> GradientLearner:
     """The learner that `save` wrote."""
-    return GradientLearner.load(plan, folder, lambda values, _: _task(plan, values))
+    shelf = Shelf(plan.options["descriptors"])
+    return GradientLearner.load(plan, folder, lambda values, _: _task(plan, values, shelf))
 
 
 def _num_outputs(facts: Facts) -> int:
@@ -87,27 +91,26 @@ def _network(options: Options, num_outputs: int) -> GraphNetwork:
     return GraphNetwork(options, num_outputs, len(descriptor_names()) if options.descriptors else 0)
 
 
-def _statistics(plan: Plan, train: Any) -> JSON:
+def _statistics(plan: Plan, train: Any, shelf: Shelf) -> JSON:
     """The outcome, and mean and deviation of each descriptor over the training rows."""
     facts = Facts.from_json(plan.facts)
     names = facts.classes or (facts.schema["targets"] if len(facts.schema["targets"]) > 1 else ())
     outcome = fit_outcome(train.target(), facts.classes, plan.options["class_weights"], names=tuple(names))
     found: JSON = {"outcome": outcome.as_json()}
     if plan.options["descriptors"]:
-        shelf = Shelf(True)
-        values = shelf.descriptors[places] if len(places := shelf.places(train.column("smiles").tolist())) else None
-        assert values is not None
-        spread = values.astype(np.float64).std(axis=0)
+        places = shelf.places(train.column("smiles").tolist())
+        values = shelf.descriptors[places].astype(np.float64)
+        spread = values.std(axis=0)
         found["descriptors"] = {
-            "mean": values.astype(np.float64).mean(axis=0).tolist(),
+            "mean": values.mean(axis=0).tolist(),
             "std": np.where(spread > 0, spread, 1.0).tolist(),
         }
     return found
 
 
-def _task(plan: Plan, fitted: JSON) -> GraphTask:
+def _task(plan: Plan, fitted: JSON, shelf: Shelf) -> GraphTask:
     options, outcome = Options.model_validate(plan.options), Outcome.from_json(fitted["outcome"])
-    return GraphTask(_network(options, outcome.width), outcome, fitted.get("descriptors"))
+    return GraphTask(_network(options, outcome.width), outcome, fitted.get("descriptors"), shelf)
 
 
 class GraphTask:
@@ -116,10 +119,9 @@ class GraphTask:
     couples_rows = False
     min_rows = 1
 
-    def __init__(self, model: nn.Module, outcome: Outcome, descriptors: Mapping[str, Any] | None) -> None:
-        self.model, self.outcome = model, outcome
+    def __init__(self, model: nn.Module, outcome: Outcome, descriptors: Mapping[str, Any] | None, shelf: Shelf) -> None:
+        self.model, self.outcome, self.shelf = model, outcome, shelf
         self.scale = None if descriptors is None else (np.array(descriptors["mean"]), np.array(descriptors["std"]))
-        self.shelf = Shelf(descriptors is not None)
 
     def roles(self) -> Mapping[str, Role]:
         """Tables of kinds are embeddings, matrices of layers are matrices, the last layer is the head."""

@@ -143,7 +143,7 @@ def _place(names: Sequence[str], name: str) -> int:
 
 
 class Shelf:
-    """Graphs (and descriptors) of molecules, each made once, whoever asks how often. `more`: what else is made of them."""
+    """Graphs (and descriptors) of molecules, each made once, however often it is asked for."""
 
     def __init__(self, with_descriptors: bool) -> None:
         self.with_descriptors = with_descriptors

@@ -55,7 +55,7 @@ def test_the_answer_does_not_depend_on_the_order_of_atoms_nor_on_the_batch(netwo
     model = GraphNetwork(Options(network=network, width=16, hidden=8), 2, 0).eval()
 
     def answers(smiles):
-        task = GraphTask(model, fit_outcome(np.arange(3.0), ()), None)
+        task = GraphTask(model, fit_outcome(np.arange(3.0), ()), None, Shelf(False))
         return model(*task._graph(task.shelf.places(smiles))).detach()
 
     whole = answers(SMILES)
@@ -129,7 +129,7 @@ def task_with_gaps(kind, smiles):
         )
         outcome = fit_outcome(target, names)
     torch.manual_seed(0)
-    task = GraphTask(GraphNetwork(Options(width=8, hidden=8), outcome.width, 0), outcome, None)
+    task = GraphTask(GraphNetwork(Options(width=8, hidden=8), outcome.width, 0), outcome, None, Shelf(False))
     places = task.shelf.places(smiles)
     return task, list(zip(places.tolist(), outcome.encoded(target), strict=True)), np.array(rows)
 
