@@ -8,7 +8,7 @@ keys); Carhart et al. 1985, J Chem Inf Comput Sci 25:64 (atom pairs); Nilakantan
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from rdkit import Chem, rdBase
@@ -53,7 +53,7 @@ def maker(kind: str, *, radius: int, num_bits: int) -> Callable[[Chem.Mol], np.n
     return counts
 
 
-def _generator(kind: str, radius: int, num_bits: int) -> object:
+def _generator(kind: str, radius: int, num_bits: int) -> Any:
     from rdkit.Chem import rdFingerprintGenerator
 
     if kind == "pairs":

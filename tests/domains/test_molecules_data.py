@@ -266,3 +266,10 @@ def test_the_demo_reads_without_a_bad_row():
     reading = data.read(demo.data.head(200), demo.request)
     assert not reading.bad
     assert len(demo.data) > 900
+
+
+def test_a_named_split_that_leaves_nothing_to_train_on_is_refused_and_never_replaced():
+    table = data.read(frame_of(["C" * n + "O" for n in range(1, 30)]), Request(target="y")).table
+    keys = data.keys(table, "regression", Request(target="y"), fast=True)
+    with pytest.raises(DataError, match="scaffold-largest-first split leaves no rows for train"):
+        make_split(keys, len(table), seed=0, rule="scaffold-largest-first")
