@@ -8,6 +8,7 @@ clockwise tags.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ _BONDS = ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC")
 _CIP = ("", "R", "S", "r", "s", "E", "Z", "M", "P", "m", "p")
 _STEREO = ("STEREONONE", "STEREOE", "STEREOZ", "STEREOCIS", "STEREOTRANS", "STEREOANY")
 _MOST_RING = 8
+MOST_COMPARISONS = 100_000  # about 0.1 s; most molecules need fewer than 10,000 (RDKit's manual)
 ATOM_KINDS = (
     len(ELEMENTS) + 1,
     _MOST_DEGREE + 2,
@@ -98,7 +100,9 @@ def graphs_of(canonical: Sequence[str]) -> Graphs:
 
 
 def _graph(mol: Chem.Mol) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rdCIPLabeler.AssignCIPLabels(mol)
+    # Highly symmetric cages would take for ever; they keep the labels that reading gave them.
+    with suppress(RuntimeError):
+        rdCIPLabeler.AssignCIPLabels(mol, maxRecursiveIterations=MOST_COMPARISONS)
     rings = mol.GetRingInfo()
     atoms = [_atom(atom, rings) for atom in mol.GetAtoms()]
     bonds, ends = [], []
