@@ -4,7 +4,7 @@ Every metric keeps a few floats a row (`stats`), so that batches and folds conca
 groups (patients, clusters). Values are float64; a value is NaN where it is undefined, for example an AUC with one class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,15 +36,37 @@ def classification_metrics(classes: Sequence[str], *, imbalanced: bool = False) 
     return (*first, auc, log_loss)
 
 
-def label_set_metrics(classes: Sequence[str]) -> tuple[Metric, ...]:
-    """Several labels a row: F1 over all labels of all rows (it decides), the mean F1 of the labels, and the mean average
-    precision. Labels that nobody knows of in a row ("NAME?" in its truth) do not count there."""
+def label_set_metrics(classes: Sequence[str], *, first: str = "micro_f1", each: bool = False) -> tuple[Metric, ...]:
+    """Several labels a row: F1 over all labels of all rows, the mean F1 of the labels, the mean average precision and the
+    mean ROC-AUC; `first` decides. Labels that nobody knows of in a row ("NAME?" in its truth) do not count there.
+
+    each: also the ROC-AUC of each label, on the rows where it is known.
+    """
     names = tuple(classes)
     decided, scored = partial(_label_decisions, names), partial(_label_scores, names)
-    return (
+    found = [
         Metric("micro_f1", "", True, decided, _label_micro_f1),
         Metric("macro_f1", "", True, decided, _label_macro_f1),
         Metric("mean_average_precision", "", True, scored, _mean_average_precision),
+    ]
+    if first == "mean_auc" or each:
+        found.append(Metric("mean_auc", "", True, scored, _label_mean_auc))
+    if each:
+        found += [Metric(f"auc_{name}", "", True, partial(_label_scores, (name,)), _label_mean_auc) for name in names]
+    return tuple(sorted(found, key=lambda metric: metric.name != first))
+
+
+def number_row_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
+    """Several numbers a row: the mean over the targets of their RMSE (it decides), of their R2, and each one's RMSE. A
+    number that nobody knows (NaN in the truth) does not count."""
+    whole = partial(_number_rows, tuple(range(len(names))))
+    return (
+        Metric("mean_rmse", "", False, whole, partial(_mean_over_targets, _rmse)),
+        Metric("mean_r2", "", True, whole, partial(_mean_over_targets, _r2)),
+        *(
+            Metric(f"rmse_{name}", "", False, partial(_number_rows, (at,)), partial(_mean_over_targets, _rmse))
+            for at, name in enumerate(names)
+        ),
     )
 
 
@@ -230,6 +252,15 @@ def _mean_average_precision(stats: np.ndarray) -> float:
     return float(np.mean(found)) if found else float("nan")
 
 
+def _label_mean_auc(stats: np.ndarray) -> float:
+    """Over labels of which rows with and rows without are known."""
+    truth, scores = np.hsplit(stats, 2)
+    known = np.isfinite(truth)
+    values = [_auc(truth[k, at] == 1, scores[k, at]) for at, k in enumerate(known.T)]
+    found = [value for value in values if np.isfinite(value)]
+    return float(np.mean(found)) if found else float("nan")
+
+
 def _average_precision(positive: np.ndarray, score: np.ndarray) -> float:
     """Mean precision at the rank of each positive, rows of equal score at one rank (scikit-learn's definition)."""
     order = np.argsort(-score, kind="stable")
@@ -244,6 +275,24 @@ def _average_precision(positive: np.ndarray, score: np.ndarray) -> float:
 
 def _numbers(truth: np.ndarray, predictions: Predictions) -> np.ndarray:
     return np.column_stack([truth.astype(np.float64), predictions.values.astype(np.float64)])
+
+
+def _number_rows(places: tuple[int, ...], truth: np.ndarray, predictions: Predictions) -> np.ndarray:
+    """The true numbers at `places` of each row, then the answers."""
+    known = np.array([[row[at] for at in places] for row in truth], np.float64).reshape(len(truth), len(places))
+    return np.hstack([known, np.asarray(predictions.scores)[:, list(places)]])
+
+
+def _mean_over_targets(score: Callable[[np.ndarray], float], stats: np.ndarray) -> float:
+    """The mean of `score` over the targets for which it is defined, each on the rows where it is known."""
+    truth, answers = np.hsplit(stats, 2)
+    found = []
+    for at in range(truth.shape[1]):
+        known = np.isfinite(truth[:, at])
+        if known.any():
+            found.append(score(np.column_stack([truth[known, at], answers[known, at]])))
+    finite = [value for value in found if np.isfinite(value)]
+    return float(np.mean(finite)) if finite else float("nan")
 
 
 def _rmse(stats: np.ndarray) -> float:

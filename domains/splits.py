@@ -1,8 +1,9 @@
 """Train, valid and test parts without leaks: a data type supplies keys, everything else happens here.
 
 Rules: `random`, `stratified` (class shares kept even), `grouped` (rows of a group stay together, class shares as even as
-the groups allow), `time` (the last rows are the test) and `given` (as the user laid the files out). The result carries its
-proof: sizes, class shares, groups, and the highest similarity found across sides where the data type can measure one.
+the groups allow), `time` (the last rows are the test), `given` (as the user laid the files out), and those that a data type
+names. The result carries its proof: sizes, class shares, groups, and the highest similarity found across sides where the
+data type can measure one.
 """
 
 from dataclasses import replace
@@ -34,10 +35,13 @@ def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None,
     """
     chosen = _checked_rule(rule or keys.rule, keys)
     rng = np.random.default_rng([seed, 0x5B117])
-    part = _assign(chosen, keys, num_rows, rng)
+    if chosen in keys.named:
+        part = _as_given(replace(keys, given=list(keys.named[chosen]()), group=None), num_rows, rng)
+    else:
+        part = _assign(chosen, keys, num_rows, rng)
     group = np.arange(num_rows) if keys.group is None else _codes(keys.group)
     moved = _move_leaks(keys, part, group) if chosen == "grouped" else {}
-    if keys.group is not None and not named and _is_short(part):
+    if keys.group is not None and not named and chosen not in keys.named and _is_short(part):
         chosen, moved = _without_groups(chosen, keys), {"optimistic": _GROUPS_GIVEN_UP.format(keys.because)}
         part = _assign(chosen, replace(keys, group=None), num_rows, rng)
     if chosen in ("random", "stratified") and _is_short(part) and num_rows >= len(_PARTS):
@@ -71,8 +75,11 @@ def _one_in_each(num_rows: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _checked_rule(rule: str, keys: Keys) -> str:
+    if rule in keys.named:
+        return rule
     if rule not in RULES:
-        raise UsageError(f"Unknown split {rule!r}.{did_you_mean(rule, RULES)} Known: {', '.join(RULES)}.")
+        known = (*RULES, *keys.named)
+        raise UsageError(f"Unknown split {rule!r}.{did_you_mean(rule, known)} Known: {', '.join(known)}.")
     needs = {"grouped": ("group", "--group COLUMN"), "time": ("order", "--order COLUMN"), "given": ("given", "folders")}
     if rule in needs and getattr(keys, needs[rule][0]) is None:
         raise UsageError(f"Split {rule!r} needs {needs[rule][1]}, and this data has none.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 JSON = dict[str, Any]
-Kind = Literal["label", "labels", "number", "tags", "text"]
+Kind = Literal["label", "labels", "number", "numbers", "tags", "text"]
 RoleKind = Literal["matrix", "embedding", "head", "scalar"]
 
 
@@ -66,7 +66,7 @@ class Plan:
 class Prediction:
     """One row's answer, the scores behind it, and why there is none (`problem`). See `Predictions` for the kinds."""
 
-    value: str | float | tuple[str, ...] | None
+    value: str | float | tuple[str, ...] | tuple[float, ...] | None
     scores: Mapping[str, float] | None = None
     problem: str = ""
 
@@ -76,10 +76,11 @@ class Predictions:
     """Answers for many rows, in the order of the rows, kept as columns.
 
     kind: what a value is. "label": the name of a class; "labels": a tuple of names, of any number of classes; "number":
-        a float; "tags": a tuple with a tag for each word of the row; "text": what was written.
+        a float; "numbers": a tuple of floats, one for each of several targets, whose names are `classes`; "tags": a tuple
+        with a tag for each word of the row; "text": what was written.
     values: (rows,) float64 for numbers, else objects; NaN or None where `problems` says why.
-    scores: (rows, classes) probabilities, which sum to 1 in a row for "label" and are independent for "labels"; None for
-        the other kinds.
+    scores: (rows, classes) probabilities, which sum to 1 in a row for "label" and are independent for "labels"; for
+        "numbers" the numbers; None for the other kinds.
     problems: one text per row, empty when the row was fine.
     """
 
@@ -150,6 +151,18 @@ class Predictions:
         values = np.asarray(numbers, np.float64).reshape(-1)
         is_fine = np.isfinite(values)
         return cls("number", np.where(is_fine, values, np.nan), None, (), not_finite(is_fine))
+
+    @classmethod
+    def of_number_rows(cls, numbers: np.ndarray, names: Sequence[str]) -> Predictions:
+        """Several numbers a row, each in the unit of its target. numbers: (rows, targets); a row with one that is not
+        finite has no answer."""
+        import numpy as np
+
+        scores = np.asarray(numbers, np.float64)
+        is_fine = np.isfinite(scores).all(axis=1)
+        values = as_objects([tuple(row) for row in scores.tolist()])
+        values[~is_fine] = None
+        return cls("numbers", values, scores, tuple(names), not_finite(is_fine))
 
     @classmethod
     def joined(cls, parts: Sequence[Predictions]) -> Predictions:

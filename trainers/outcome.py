@@ -1,5 +1,5 @@
 """What a row's target means to a network: one class of several with cross entropy, any of several labels with a binary one
-each, or a standardised number with squares.
+each, or a standardised number with squares, or several of those, each with a term of its own.
 
 Totals and counts, never means: see `contract.Task.loss`.
 """
@@ -27,6 +27,7 @@ class Outcome:
     """classes: names, () for numbers.   mean, std: of the training targets.
     weights: one a class, () for equal ones; of several labels what a row with the label weighs beside one without.
     is_set: a row may have any number of the classes.   has_unknown: of some rows not every label is known.
+    names, means, stds: of several numbers a row; () for one.
     """
 
     classes: tuple[str, ...] = ()
@@ -35,11 +36,14 @@ class Outcome:
     weights: tuple[float, ...] = ()
     is_set: bool = False
     has_unknown: bool = False
+    names: tuple[str, ...] = ()
+    means: tuple[float, ...] = ()
+    stds: tuple[float, ...] = ()
 
     @property
     def width(self) -> int:
         """Outputs of the network for one row."""
-        return len(self.classes) or 1
+        return len(self.classes) or len(self.names) or 1
 
     def as_json(self) -> JSON:
         """Plain values for the statistics of a learner."""
@@ -48,13 +52,16 @@ class Outcome:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Outcome:
         """What `as_json` wrote."""
-        return cls(**{**values, "classes": tuple(values["classes"]), "weights": tuple(values["weights"])})
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
     def encoded(self, target: np.ndarray) -> np.ndarray:
         """(rows,) class positions int64 or standardised float32; of several labels (rows, classes) float32, 1 where the row
-        has it, 0 where not, NaN where nobody knows."""
+        has it, 0 where not, NaN where nobody knows; of several numbers (rows, names) float32, NaN where nobody knows."""
         if self.is_set:
             return known_labels(target, self.classes).astype(np.float32)
+        if self.names:
+            numbers = np.array([tuple(row) for row in target], np.float64).reshape(-1, self.width)
+            return ((numbers - np.array(self.means)) / np.array(self.stds)).astype(np.float32)
         if self.classes:
             position = {name: i for i, name in enumerate(self.classes)}
             return np.array([position[str(name)] for name in target], dtype=np.int64)
@@ -69,6 +76,9 @@ class Outcome:
             known = np.isfinite(encoded).sum(axis=0)
             by_label = (known * float(self.width)).tolist()  # the sum of the terms is then the mean over the labels
             return dict(zip(self._terms(), by_label if self.has_unknown else [float(known.sum())], strict=True))
+        if self.names:
+            known = np.isfinite(encoded).sum(axis=0) * float(self.width)  # the sum of the terms is their mean
+            return dict(zip(self._terms(), known.tolist(), strict=True))
         if not self.classes:
             return {"squared_error": float(len(encoded))}
         weighed = np.asarray(self.weights)[encoded].sum() if self.weights else len(encoded)
@@ -84,6 +94,9 @@ class Outcome:
         targets = encoded.repeat_interleave(num_members, dim=0)
         if self.is_set:
             return self._label_totals(answers, targets, num_members)
+        if self.names:
+            squares = (answers - targets.nan_to_num(0.0)).square().masked_fill(~targets.isfinite(), 0.0)
+            return dict(zip(self._terms(), squares.sum(dim=0) / num_members, strict=True))
         if not self.classes:
             return {"squared_error": (answers.squeeze(1) - targets).square().sum() / num_members}
         weight = torch.tensor(self.weights, device=outputs.device) if self.weights else None
@@ -91,6 +104,8 @@ class Outcome:
         return {"cross_entropy": total / num_members}
 
     def _terms(self) -> list[str]:
+        if self.names:
+            return [f"squared_error_{name}" for name in self.names]
         name = "binary_cross_entropy"
         return [f"{name}_{label}" for label in self.classes] if self.has_unknown else [name]
 
@@ -113,15 +128,22 @@ class Outcome:
             return Predictions.of_label_sets(values.sigmoid().mean(dim=1).numpy(), self.classes)
         if self.classes:
             return Predictions.of_labels(values.softmax(dim=2).mean(dim=1).numpy(), self.classes)
+        if self.names:
+            numbers = values.mean(dim=1).numpy() * np.array(self.stds) + np.array(self.means)
+            return Predictions.of_number_rows(numbers, self.names)
         return Predictions.of_numbers(values.squeeze(2).mean(dim=1).numpy() * self.std + self.mean)
 
 
-def fit_outcome(target: np.ndarray, classes: Sequence[str], class_weights: ClassWeights = "none") -> Outcome:
-    """The outcome of these training targets; tuples are sets of labels.
+def fit_outcome(
+    target: np.ndarray, classes: Sequence[str], class_weights: ClassWeights = "none", *, names: Sequence[str] = ()
+) -> Outcome:
+    """The outcome of these training targets; tuples are sets of labels, or with `names` several numbers.
 
     `balanced`: a class weighs rows / (classes x its rows), as in scikit-learn; of several labels, rows with one weigh as
     much as rows without, at most MOST_WEIGHT.
     """
+    if names and not classes:
+        return _of_number_rows(np.array([tuple(row) for row in target], np.float64), tuple(names))
     if not classes:
         numbers = np.asarray(target, np.float64)
         return Outcome(mean=float(numbers.mean()), std=float(numbers.std()) or 1.0)
@@ -131,6 +153,16 @@ def fit_outcome(target: np.ndarray, classes: Sequence[str], class_weights: Class
         return Outcome(tuple(classes))
     counts = np.array([max(1, np.count_nonzero(target.astype(str) == name)) for name in classes])
     return Outcome(tuple(classes), weights=tuple((len(target) / (len(classes) * counts)).tolist()))
+
+
+def _of_number_rows(numbers: np.ndarray, names: tuple[str, ...]) -> Outcome:
+    """numbers: (rows, names), NaN where nobody knows. A target without any number here is neither shifted nor scaled."""
+    known = np.isfinite(numbers)
+    num = np.maximum(known.sum(axis=0), 1)
+    means = np.where(known, numbers, 0.0).sum(axis=0) / num
+    spread = np.sqrt(np.where(known, (numbers - means) ** 2, 0.0).sum(axis=0) / num)
+    stds = np.where(spread > 0, spread, 1.0)
+    return Outcome(names=names, means=tuple(means.tolist()), stds=tuple(stds.tolist()))
 
 
 def _of_sets(has_label: np.ndarray, classes: tuple[str, ...], class_weights: ClassWeights) -> Outcome:

@@ -22,7 +22,10 @@ Columns = Annotated[
     typer.Option("--column", help="PURPOSE=COLUMN where the reader would guess: text, sequence, path; repeatable"),
 ]
 Encoding = Annotated[str | None, typer.Option("--encoding", help="of a text file that is no UTF-8, such as cp1252")]
-SplitRule = Annotated[str | None, typer.Option("--split", help="random, stratified, grouped, time or given")]
+SplitRule = Annotated[
+    str | None,
+    typer.Option("--split", help="random, stratified, grouped, time, given; molecules: scaffold-largest-first"),
+]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value, for example train.lr=0.001; repeatable")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="passes over the training rows")]
 Budget = Annotated[float | None, typer.Option("--budget", help="seconds of training")]

@@ -25,9 +25,10 @@ EMPTY_ACTUAL: JSON = {
     "mfu": None,
     "compiled_graphs": None,
 }
+MOST_COLUMNS = 7
 _PACKAGES = (
     *("domain-model-zoo", "torch", "torchvision", "numpy", "pandas", "scikit-learn"),
-    *("xgboost", "lightgbm", "timm", "transformers", "fair-esm", "safetensors"),
+    *("xgboost", "lightgbm", "timm", "transformers", "fair-esm", "rdkit", "torch-geometric", "safetensors"),
 )
 
 
@@ -37,6 +38,7 @@ def spread(
     """Answers for the usable rows `good`, set among all rows; the others get none, and their reason."""
     kind = found.kind if found is not None else ("label" if classes else "number")
     values = np.full(num_rows, np.nan) if kind == "number" else np.full(num_rows, None, dtype=object)
+    classes = found.classes if found is not None else classes
     has_scores = found.scores is not None if found is not None else bool(classes)
     scores = np.full((num_rows, len(classes)), np.nan) if has_scores else None
     problems = [reasons.get(i, "") for i in range(num_rows)]
@@ -50,11 +52,13 @@ def spread(
 
 
 def prediction_columns(ids: Any, predictions: Predictions) -> dict[str, list[Any]]:
-    """The columns of predictions.csv: id, prediction, probability_CLASS..., problem. No answer is None."""
+    """The columns of predictions.csv: id, prediction, probability_CLASS... (of several numbers prediction_NAME...),
+    problem. No answer is None."""
     columns: dict[str, list[Any]] = {"id": [str(name) for name in ids]}
     columns["prediction"] = [_plain(value) for value in predictions.values]
+    prefix = "prediction" if predictions.kind == "numbers" else "probability"
     for k, name in enumerate(predictions.classes if predictions.scores is not None else ()):
-        columns[f"probability_{name}"] = [_plain(value) for value in predictions.scores[:, k]]  # type: ignore[index]
+        columns[f"{prefix}_{name}"] = [_plain(value) for value in predictions.scores[:, k]]  # type: ignore[index]
     columns["problem"] = list(predictions.problems)
     return columns
 
@@ -94,8 +98,9 @@ def _plain(value: Any) -> Any:
 
 
 def score_table(metrics: JSON) -> list[list[str]]:
-    """Rows of text: the model on test and valid, then the baselines on the same test rows."""
-    names = list(metrics["test"])
+    """Rows of text: the model on test and valid, then the baselines on the same test rows. The first scores of each;
+    metrics.json has all."""
+    names = list(metrics["test"])[:MOST_COLUMNS]
     first = metrics["decides"]
     header = ["", *(f"{name} *" if name == first else name for name in names)]
     rows = [["model, test", *(score_text(metrics["test"][name]) for name in names)]]

@@ -54,6 +54,8 @@ class Places(Sequence[str]):
         return self.num_rows
 
     def __getitem__(self, row: Any) -> Any:
+        if not -self.num_rows <= row < self.num_rows:
+            raise IndexError(row)  # else iterating would never end
         if not self.is_text:
             return f"{self.name} row {row} (counted from 0)"
         if self.known_lines:

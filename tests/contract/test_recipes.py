@@ -44,10 +44,10 @@ def test_every_row_is_answered_in_order_and_the_order_is_irrelevant(tried):
     again = shuffled.loc[frame.index]
     # bf16 in other batches: the same to a few parts in a thousand
     is_number = pd.api.types.is_numeric_dtype(straight["prediction"].dtype)
-    if not is_number and not any(name.startswith("probability_") for name in straight):
+    if not is_number and not any(name.startswith(("probability_", "prediction_")) for name in straight):
         assert (straight["prediction"] == again["prediction"]).all()
         return
-    for name in [c for c in straight if c.startswith("probability_")] or ["prediction"]:
+    for name in [c for c in straight if c.startswith(("probability_", "prediction_"))] or ["prediction"]:
         assert np.allclose(straight[name].astype(float), again[name].astype(float), atol=2e-2)
 
 

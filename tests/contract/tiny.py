@@ -73,6 +73,26 @@ def pictures(folder: Path, task: str) -> tuple[Any, str | None]:
     return _written(pd.DataFrame(rows), folder / "pictures" / "list.csv"), "y"
 
 
+def molecules(folder: Path, task: str) -> tuple[Any, str]:
+    """Chains and rings with few or many oxygens, and other atoms between; several targets have gaps."""
+    rng = np.random.default_rng(0)
+    parts, rings = ["C", "CC", "N", "C(C)", "S"], ["c1ccccc1", "C1CCCCC1", "c1ccncc1", "C1CCOC1", ""]
+    share = rng.uniform(0, 1, NUM_ROWS) if task == "regression" else rng.integers(0, 2, NUM_ROWS).astype(float)
+    smiles = []
+    for part in share:
+        chain = ["C(O)" if rng.random() < 0.8 * part else str(rng.choice(parts)) for _ in range(rng.integers(4, 9))]
+        smiles.append("C" + "".join(chain) + "C" + str(rng.choice(rings)))
+    frame = pd.DataFrame({"name": [f"m{i}" for i in range(NUM_ROWS)], "smiles": smiles})
+    counts = np.array([[text.count("O"), text.count("N")] for text in smiles], float)
+    frame["y"] = np.where(share > 0.5, "sugar", "fat") if task == "classification" else counts[:, 0]
+    if task not in ("multilabel", "multiregression"):
+        return _written(frame, folder / "molecules.csv"), "y"
+    counts = counts if task == "multiregression" else (counts > 1).astype(float)
+    frame["y"], frame["z"] = counts.T
+    frame.loc[rng.random(NUM_ROWS) < 0.3, "z"] = np.nan
+    return _written(frame, folder / "molecules.csv"), "y,z"
+
+
 def texts(folder: Path, task: str) -> tuple[Any, str]:
     """Sentences of 5-20 words, mostly of one list or of another; the label sets name what they speak of."""
     rng = np.random.default_rng(0)
@@ -167,6 +187,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "proteins": proteins,
     "genomics": genomics,
     "images": pictures,
+    "molecules": molecules,
     "text": texts,
     "text/gpt-pretrain": corpus,
     "text/few-shot-prompt": prompts,

@@ -1,0 +1,1 @@
+"""Molecules as a data type: see `data`."""

@@ -1,0 +1,163 @@
+"""Files and frames of molecules as a frame with a column of SMILES; what they mean is decided in `chemistry`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rdkit import Chem, rdBase
+
+from domains.contract import BadRow, Request
+from domains.molecules.chemistry import Parsed, described, parsed
+from domains.shared.cells import Distinct
+from domains.shared.frames import choose_column, read_frame
+from trainers.errors import DataError
+
+SMILES_NAMES = ("smiles", "canonical_smiles", "isomeric_smiles", "smi", "mol", "molecule", "structure", "drug")
+ID_NAMES = ("id", "name", "mol_id", "molecule_id", "compound_id", "compound id", "chembl_id", "cas")
+_MOSTLY, _SAMPLED_ROWS, _SHORTEST_MEAN = 0.9, 100, 4
+_PROPERTY = re.compile(r"^>.*?<([^>]*)>.*$")
+
+
+@dataclass
+class Raw:
+    """frame: rows in file order.   molecules: what each row holds.   smiles, id_column: columns of the frame (None in
+    an SDF, and where rows are counted).   places: where each row stands.   comma: decimal commas."""
+
+    frame: pd.DataFrame
+    molecules: Sequence[Parsed]
+    smiles: str | None
+    id_column: str | None
+    places: Sequence[str]
+    bad: list[BadRow] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    comma: bool = False
+
+
+def read_raw(data: Any, request: Request) -> Raw:
+    """Read SDF, CSV, TSV, JSON lines, Parquet or a DataFrame.
+
+    Raises DataError where there is no column of SMILES, or several candidates.
+    """
+    if request.labels is not None:
+        raise DataError(f"--labels {request.labels}: only for FASTA files. Put the labels into a column of {data}.")
+    if isinstance(data, str | Path) and Path(data).suffix.lower() in (".sdf", ".sd", ".mol"):
+        return _from_sdf(Path(data), request)
+    wanted = request.columns.get("smiles") or (request.facts.schema["smiles"] if request.facts else None)
+    texts = _in_any_case([*([wanted] if wanted else []), *SMILES_NAMES])
+    reading = read_frame(data, text_columns=texts)
+    where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
+    smiles = _smiles_column(reading.frame, wanted, request, where)
+    if smiles not in texts:  # found by its content: read again byte for byte
+        reading = read_frame(data, text_columns=[*texts, smiles])
+    bad = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
+    ids = id_column(reading.frame, request, smiles)
+    # Each distinct text is parsed once: screens repeat molecules.
+    texts_of_rows = reading.frame[smiles].fillna("").astype(str).tolist()
+    known = {text: parsed(text) for text in dict.fromkeys(texts_of_rows)}
+    molecules = [known[text] for text in texts_of_rows]
+    return Raw(reading.frame, molecules, smiles, ids, reading.places, bad, list(reading.notices), reading.comma)
+
+
+def _in_any_case(names: Sequence[str]) -> list[str]:
+    return [case for name in names for case in dict.fromkeys((name, name.capitalize(), name.upper()))]
+
+
+def _smiles_column(frame: pd.DataFrame, wanted: str | None, request: Request, where: str) -> str:
+    if wanted is not None and (wanted in frame.columns or "smiles" in request.columns):
+        return choose_column(frame, wanted, where, "--column smiles=NAME")
+    targets = set((request.target or "").split(",")) | {request.target, request.id_column, request.group}
+    by_name = {str(name).strip().lower(): str(name) for name in reversed(list(frame.columns)) if name not in targets}
+    named = [by_name[name] for name in SMILES_NAMES if name in by_name]
+    found = [name for name in named if _holds_smiles(frame[name])] or named
+    found = found or [str(name) for name in frame.columns if name not in targets and _holds_smiles(frame[name])]
+    if not found:
+        known = ", ".join(map(str, frame.columns))
+        raise DataError(
+            f"{where}: no column holds SMILES. Columns: {known}. Call one 'smiles', or say --column smiles=NAME."
+        )
+    if len(found) > 1 and found[0] not in named:
+        raise DataError(f"{where}: columns {', '.join(found)} all hold SMILES. Choose one with --column smiles=NAME.")
+    return found[0]
+
+
+def _holds_smiles(values: pd.Series) -> bool:
+    if pd.api.types.is_numeric_dtype(values.dtype) or pd.api.types.is_datetime64_any_dtype(values.dtype):
+        return False
+    cells = [str(cell).strip() for cell in values.dropna().unique()[:_SAMPLED_ROWS] if str(cell).strip()]
+    # "C", "N" and "CC" are molecules and names of classes alike.
+    if not cells or sum(map(len, cells)) < _SHORTEST_MEAN * len(cells):
+        return False
+    return sum(not parsed(cell).reason for cell in cells) >= _MOSTLY * len(cells)
+
+
+def id_column(frame: pd.DataFrame, request: Request, smiles: str | None) -> str | None:
+    """The column that was named, or one with a usual name whose values are all there and distinct."""
+    if request.id_column and (request.facts is None or request.id_column in frame.columns):
+        return choose_column(frame, request.id_column, "", "--id-column")
+    by_name = {str(name).strip().lower(): str(name) for name in reversed(list(frame.columns))}
+    for name in (by_name[name] for name in ID_NAMES if name in by_name):
+        values = frame[name]
+        is_target = name in (request.target or "").split(",") or name == request.target
+        if name not in (smiles, request.group) and not is_target and values.is_unique and values.notna().all():
+            return name
+    return None
+
+
+def _from_sdf(path: Path, request: Request) -> Raw:
+    """Records of an SDF in order; properties are columns, as numbers where all are, and the first line is the name."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file.")
+    records = _records(path.read_text(encoding="utf-8", errors="replace").splitlines())
+    if not records:
+        raise DataError(f"{path}: there is no molecule in it.")
+    molecules = [_molecule(block) for _, block, _ in records]
+    names = list(dict.fromkeys(name for _, _, properties in records for name in properties))
+    columns: dict[str, Any] = {"name": [block[0].strip() or None if block else None for _, block, _ in records]}
+    import pyarrow as pa
+
+    for name in names:
+        cells = [properties.get(name) for _, _, properties in records]
+        columns[name], _ = Distinct.of(pa.array(cells, pa.string())).column(False)
+    frame = pd.DataFrame(columns)
+    places = [f"{path.name} line {line} (molecule {i + 1})" for i, (line, _, _) in enumerate(records)]
+    return Raw(frame, molecules, None, id_column(frame, request, None), places)
+
+
+def _records(lines: Sequence[str]) -> list[tuple[int, list[str], dict[str, str]]]:
+    """(first line, lines of the structure, properties) of each record."""
+    found, start = [], 0
+    for at, line in enumerate([*lines, "$$$$"]):
+        if line.startswith("$$$$"):
+            record = list(lines[start:at])
+            if any(each.strip() for each in record):
+                found.append((start + 1, *_split_record(record)))
+            start = at + 1
+    return found
+
+
+def _split_record(record: list[str]) -> tuple[list[str], dict[str, str]]:
+    end = next((i + 1 for i, line in enumerate(record) if line.startswith("M  END")), len(record))
+    properties: dict[str, str] = {}
+    name: str | None = None
+    for line in record[end:]:
+        heading = _PROPERTY.match(line)
+        if heading:
+            name = heading.group(1)
+            properties[name] = ""
+        elif name is not None and line.strip():
+            properties[name] = f"{properties[name]}\n{line}".strip()
+        elif not line.strip():
+            name = None
+    return record[:end], properties
+
+
+def _molecule(block: list[str]) -> Parsed:
+    """RDKit takes stereo from the positions where they are three-dimensional, else from the wedges."""
+    with rdBase.BlockLogs():
+        mol = Chem.MolFromMolBlock("\n".join(block))
+    return Parsed("", "a structure that RDKit does not accept") if mol is None else described(mol)
