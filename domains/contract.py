@@ -147,7 +147,9 @@ class Facts:
 class Metric:
     """A score with its direction. `stats` keeps a few floats a row, so parts concatenate and groups can be resampled.
 
-    stats(truth, predictions) -> (rows, k) floats.   value(stats) -> the score, NaN where it is undefined.
+    stats(truth, predictions) -> (rows, k) floats; metrics that share the function share its work.
+    value(stats) -> the score, NaN where it is undefined.
+    num_scored(stats) -> of how many rows the value is made, where some may be undefined; None: of all.
     """
 
     name: str
@@ -155,6 +157,7 @@ class Metric:
     higher_is_better: bool
     stats: Callable[[np.ndarray, Predictions], np.ndarray]
     value: Callable[[np.ndarray], float]
+    num_scored: Callable[[np.ndarray], int] | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 JSON = dict[str, Any]
-Kind = Literal["label", "labels", "number", "tags", "text"]
+Kind = Literal["label", "labels", "number", "tags", "text", "file"]
 RoleKind = Literal["matrix", "embedding", "head", "scalar"]
 
 
@@ -71,12 +71,21 @@ class Prediction:
     problem: str = ""
 
 
+class FileValue(Protocol):
+    """An answer too large for a cell: it is kept small in memory and writes itself, as a file that ends in `suffix`."""
+
+    suffix: str
+
+    def write(self, path: Path) -> None: ...
+
+
 @dataclass(frozen=True)
 class Predictions:
     """Answers for many rows, in the order of the rows, kept as columns.
 
     kind: what a value is. "label": the name of a class; "labels": a tuple of names, of any number of classes; "number":
-        a float; "tags": a tuple with a tag for each word of the row; "text": what was written.
+        a float; "tags": a tuple with a tag for each word of the row; "text": what was written; "file": a `FileValue`,
+        such as a mask.
     values: (rows,) float64 for numbers, else objects; NaN or None where `problems` says why.
     scores: (rows, classes) probabilities, which sum to 1 in a row for "label" and are independent for "labels"; None for
         the other kinds.
@@ -141,6 +150,11 @@ class Predictions:
     def of_texts(cls, texts: Sequence[str]) -> Predictions:
         """One text a row."""
         return cls("text", as_objects(texts), None, (), ("",) * len(texts))
+
+    @classmethod
+    def of_files(cls, files: Sequence[FileValue | None]) -> Predictions:
+        """One answer a row that becomes a file; None where the model's answer is not finite."""
+        return cls("file", as_objects(files), None, (), not_finite([each is not None for each in files]))
 
     @classmethod
     def of_numbers(cls, numbers: np.ndarray) -> Predictions:
