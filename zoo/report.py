@@ -71,10 +71,8 @@ def prediction_columns(ids: Any, predictions: Predictions, folder: Path | None =
 def written_files(ids: Sequence[str], predictions: Predictions, folder: Path) -> np.ndarray:
     """Write every answer that is a file below `folder`; returns their paths within it, None for no answer."""
     (folder / FILES).mkdir(parents=True, exist_ok=True)
-    names = [
-        None if value is None else f"{FILES}/{_NOT_IN_NAMES.sub('_', name)}{value.suffix}"
-        for name, value in zip(ids, predictions.values, strict=True)
-    ]
+    answers = list(zip(ids, predictions.values, strict=True))
+    names = [value and f"{FILES}/{_NOT_IN_NAMES.sub('_', name)}{value.suffix}" for name, value in answers]
     if len(taken := [name for name in names if name]) > len(set(taken)):
         names = [name and name.replace("/", f"/{row:06d}-", 1) for row, name in enumerate(names)]
     for name, value in zip(names, predictions.values, strict=True):

@@ -122,9 +122,8 @@ def _given(options: Any) -> dict[str, Any]:
             raise UsageError(f"options.plan {options.plan}: not readable as JSON ({error}).") from None
         found = found.get("estimates", found).get("configuration", found) if isinstance(found, Mapping) else {}
         if not isinstance(found, dict) or not found:
-            raise UsageError(
-                f"options.plan {options.plan}: give an object with any of {', '.join(Configuration.model_fields)}."
-            )
+            known = ", ".join(Configuration.model_fields)
+            raise UsageError(f"options.plan {options.plan}: give an object with any of {known}.")
     single = {
         "dimensions": options.dimensions,
         "patch": options.patch,

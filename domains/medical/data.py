@@ -222,10 +222,8 @@ def _check_classes(looks: Sequence[Look], values: Sequence[int], where: str) -> 
 
 
 def _notices(looks: Sequence[Look], names: Sequence[str], values: Sequence[int]) -> list[str]:
-    shown = [
-        f"{name} in {sum(value in look.counts for look in looks)}"
-        for name, value in zip(names[1:], values[1:], strict=True)
-    ]
+    classes = zip(names[1:], values[1:], strict=True)
+    shown = [f"{name} in {sum(value in look.counts for look in looks)}" for name, value in classes]
     empty = sum(not any(look.counts.get(value) for value in values[1:]) for look in looks)
     notices = [f"{len(looks)} cases; {', '.join(shown)}"]
     return [*notices, f"{empty} cases have no foreground"] if empty else notices

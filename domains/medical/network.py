@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from monai.networks.nets import DynUNet
 from torch import nn
 
 from domains.medical.configure import Configuration
@@ -18,6 +17,9 @@ class Unet(nn.Module):
     """
 
     def __init__(self, plan: Configuration, num_channels: int, num_classes: int) -> None:
+        # Here and not above: MONAI imports all of itself, 10 CPU-seconds that reading and checking data need not wait for.
+        from monai.networks.nets.dynunet import DynUNet
+
         super().__init__()
         first = 3 - plan.dimensions
         strides, kernels = ([list(each[first:]) for each in found] for found in (plan.strides, plan.kernels))

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.inferers import sliding_window_inference
 
 from domains.medical.augment import training_patch
 from domains.medical.configure import Configuration
@@ -88,6 +87,8 @@ class MaskTask:
 
     def _probabilities(self, model: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
         """(K, D, H, W) mean over the mirrored views."""
+        from monai.inferers.utils import sliding_window_inference
+
         axes = (
             [2 + self.plan.axes.index("xyz".index(name)) for name in self.plan.mirror]
             if self.options.test_mirror
