@@ -42,7 +42,8 @@ def read(data: Any, request: Request) -> Reading:
         raise UsageError(f"--task {request.task}: scans with masks are segmented so far.")
     if isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet"):
         cases, patients = _cases_of_table(data, request, is_blind)
-        return _reading(cases, Description(), patients, request, is_blind, str(getattr(data, "name", data))[:200])
+        where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
+        return _reading(cases, Description(), patients, request, is_blind, where)
     path = Path(data)
     if not path.exists():
         near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []

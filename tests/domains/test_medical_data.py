@@ -90,6 +90,9 @@ def test_all_other_faults_are_listed_too(folder):
     (folder / "labelsTr" / "c02.nii.gz").unlink()
     write(folder / "imagesTr" / "c03.nii.gz", np.zeros((*SHAPE, 2)), dtype=np.int16)
     (folder / "imagesTr" / "c04.nii.gz").write_bytes(b"no volume at all")
+    for name in ("c05", "c06"):
+        write(folder / "imagesTr" / f"{name}.nii.gz", np.ones(SHAPE))
+        write(folder / "labelsTr" / f"{name}.nii.gz", box())
     found = faults(folder)
     assert "no number" in found[0]
     assert "0.5, which is no whole number" in found[1]
