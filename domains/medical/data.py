@@ -7,7 +7,8 @@ declared whole numbers, nothing is NaN and all cases have the same channels, or 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
     for row in range(len(frame)):
         files = [str(frame[name].iloc[row] or "") for name in (image, mask) if name is not None]
         name = layout.stem(Path(files[0]).name) if named is None else str(named.iloc[row])
-        absent = [file for file in files if not (root / file).is_file()]
+        absent = [file for file in files if not (root / file).exists() or not file]
         problem = f"{places[row]}: no such file: {absent[0] or '(empty cell)'}" if absent else ""
         paths = [str(root / file) for file in files]
         cases.append(Case(name, (paths[0],), None if mask is None else paths[1], problem))
@@ -191,7 +192,7 @@ def _reading(
         frame[MASK] = pd.Series([MaskFile(case.mask or "", values) for case in cases], dtype=object)
     context = {"looks": looks, "names": names, "values": values, "channels": channels}
     table = FrameTable(frame, [case.name for case in cases], None if is_blind else MASK, context)
-    notices = [] if is_blind else _notices(list(looks.values()), names, values)
+    notices = [*([] if is_blind else _notices(list(looks.values()), names, values)), *_assumed(looks.values())]
     return Reading(table, "segmentation", table.target_name, tuple(bad), tuple(notices))
 
 
@@ -227,4 +228,10 @@ def _notices(looks: Sequence[Look], names: Sequence[str], values: Sequence[int])
     shown = [f"{name} in {sum(value in look.counts for look in looks)}" for name, value in classes]
     empty = sum(not any(look.counts.get(value) for value in values[1:]) for look in looks)
     notices = [f"{len(looks)} cases; {', '.join(shown)}"]
-    return [*notices, f"{empty} cases have no foreground"] if empty else notices
+    return [*notices, f"cases without any foreground: {empty}"] if empty else notices
+
+
+def _assumed(looks: Iterable[Look]) -> list[str]:
+    """What was assumed of files, with the number of cases."""
+    counts = Counter(note for look in looks for note in look.notes)
+    return [f"{note}: in {num} of the cases" for note, num in counts.items()]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from domains.medical.dicom import is_series
 from domains.medical.volumes import SUFFIXES, is_volume, stem
 from trainers.errors import DataError
 
@@ -104,8 +105,8 @@ def labelled_cases(root: Path) -> tuple[list[Case], Description]:
 
 
 def unlabelled_cases(path: Path) -> list[Case]:
-    """Every image at `path` (a file or a folder), leaving folders of masks out."""
-    if path.is_file():
+    """Every image at `path` (a file, a folder of them, or a DICOM series), leaving folders of masks out."""
+    if path.is_file() or is_series(path):
         return [Case(stem(path.name), (str(path),))]
     files = [file for file in volumes_in(path) if not set(Path(file).relative_to(path).parts[:-1]) & set(MASK_FOLDERS)]
     described = description_of(path)
@@ -113,8 +114,9 @@ def unlabelled_cases(path: Path) -> list[Case]:
 
 
 def volumes_in(folder: Path) -> list[str]:
-    """Files of volumes below `folder`, sorted; hidden ones (`._x.nii.gz` of macOS) are left out."""
-    return sorted(str(path) for path in folder.rglob("*") if is_volume(path.name) and not path.name.startswith("."))
+    """NIfTI files and folders of DICOM below `folder`, sorted; hidden ones (`._x.nii.gz` of macOS) are left out."""
+    every = [path for path in folder.rglob("*") if not path.name.startswith(".")]
+    return sorted(str(path) for path in every if is_volume(path.name) or is_series(path))
 
 
 def _grouped(files: Sequence[str], described: Description) -> dict[str, tuple[str, ...]]:

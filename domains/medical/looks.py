@@ -21,12 +21,13 @@ LARGEST_LABEL = 255
 @dataclass(frozen=True)
 class Look:
     """What a case is. counts: voxels of each value of the mask, () without one.   samples: (C, n) foreground intensities,
-    evenly picked."""
+    evenly picked.   notes: what was assumed of the file."""
 
     geometry: Geometry
     num_channels: int
     counts: Mapping[int, int]
     samples: np.ndarray
+    notes: tuple[str, ...] = ()
 
 
 def looked(cases: Sequence[Case]) -> list[Look | str]:
@@ -41,7 +42,7 @@ def _look(case: Case) -> Look | str:
     try:
         image = read_image([Path(path) for path in case.images])
         if case.mask is None:
-            return Look(image.geometry, len(image.array), {}, np.empty((len(image.array), 0)))
+            return Look(image.geometry, len(image.array), {}, np.empty((len(image.array), 0)), image.notes)
         labels, geometry = read_labels(Path(case.mask))
     except VolumeError as error:
         return str(error)
@@ -50,7 +51,9 @@ def _look(case: Case) -> Look | str:
     values, counts = np.unique(labels, return_counts=True)
     inside = image.array[:, geometry.to_ras(labels) > 0]
     samples = inside[:, :: max(1, inside.shape[1] // _SAMPLES)]
-    return Look(geometry, len(image.array), dict(zip(values.tolist(), counts.tolist(), strict=True)), samples)
+    return Look(
+        geometry, len(image.array), dict(zip(values.tolist(), counts.tolist(), strict=True)), samples, image.notes
+    )
 
 
 def expected_values(found: Sequence[Look], declared: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Volumes of NIfTI files in one orientation, and masks written back in the geometry of their source.
+"""Volumes of NIfTI files and DICOM series in one orientation, and masks written back in the geometry of their source.
 
 Axes are (x, y, z) of the file turned to the nearest of right, anterior, superior (RAS), so that a flipped or permuted file
 of the same anatomy gives the same array. Letters: C channels, X Y Z voxels.
@@ -69,10 +69,11 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Volume:
-    """An image in RAS. array: (C, X, Y, Z) float32.   geometry: of its file."""
+    """An image in RAS. array: (C, X, Y, Z) float32.   geometry: of its file.   notes: what was assumed of it."""
 
     array: np.ndarray
     geometry: Geometry
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,33 +130,29 @@ def stem(name: str) -> str:
     return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)
 
 
-def read_geometry(path: Path) -> Geometry:
-    """Shape and affine from the header alone. Raises VolumeError as `read_image` does."""
-    return _geometry(_opened(path), path)
-
-
 def read_image(paths: Sequence[Path]) -> Volume:
-    """The channels of one case, each from its own file, or from one file whose fourth axis they are.
+    """The channels of one case: files, or folders with a DICOM series each, or one file whose fourth axis they are.
 
     Raises VolumeError for files that are no volumes, have no affine, hold NaN, or lie on different grids.
     """
-    first = read_geometry(paths[0])
     channels: list[np.ndarray] = []
+    grids: list[Geometry] = []
+    notes: list[str] = []
     for path in paths:
-        image = _opened(path)
-        geometry = _geometry(image, path)
-        if problem := unlike(first, geometry):
+        values, affine, told = _stored(path)
+        geometry = _geometry(values.shape, affine, path)
+        grids.append(geometry)
+        notes += told
+        if problem := unlike(grids[0], geometry):
             raise VolumeError(f"channel {path.name} and {paths[0].name} {problem}")
-        values = _values(image, path)
         if values.ndim > 3 and len(paths) > 1 and values.shape[3] > 1:
             raise VolumeError(f"{path.name} has {values.shape[3]} channels of its own, and there is a file for each")
         for channel in np.moveaxis(values.reshape(*geometry.shape, -1), -1, 0):
             if not np.isfinite(channel).all():
-                raise VolumeError(
-                    f"{path.name} holds {np.count_nonzero(~np.isfinite(channel)):,} voxels that are no number"
-                )
+                num = np.count_nonzero(~np.isfinite(channel))
+                raise VolumeError(f"{path.name} holds {num:,} voxels that are no number")
             channels.append(geometry.to_ras(channel.astype(np.float32)))
-    return Volume(np.stack(channels), first)
+    return Volume(np.stack(channels), grids[0], tuple(dict.fromkeys(notes)))
 
 
 def read_labels(path: Path) -> tuple[np.ndarray, Geometry]:
@@ -163,8 +160,8 @@ def read_labels(path: Path) -> tuple[np.ndarray, Geometry]:
 
     Raises VolumeError as `read_image`, and for values that are no whole numbers.
     """
-    image = _opened(path)
-    geometry, values = _geometry(image, path), _values(image, path)
+    values, affine, _ = _stored(path)
+    geometry = _geometry(values.shape, affine, path)
     if values.size != np.prod(geometry.shape):
         raise VolumeError(
             f"mask {path.name} has {values.ndim} axes ({' x '.join(map(str, values.shape))}): one label a voxel"
@@ -197,25 +194,29 @@ def _rounded(geometry: Geometry) -> list[list[float]]:
     return np.round(geometry.matrix[:3, :3], 3).tolist()
 
 
-def _opened(path: Path) -> Any:
+def _stored(path: Path) -> tuple[np.ndarray, np.ndarray, Sequence[str]]:
+    """Values, affine and notes of a NIfTI file or of a folder with a DICOM series."""
+    if path.is_dir():
+        from domains.medical.dicom import SeriesError, read_series
+
+        try:
+            return read_series(path)
+        except SeriesError as error:
+            raise VolumeError(str(error)) from None
     try:
-        return nib.load(path)
-    except (ImageFileError, OSError, ValueError, EOFError) as error:
+        image: Any = nib.load(path)
+        return np.asanyarray(image.dataobj), np.asarray(image.affine, np.float64), ()
+    except ImageFileError as error:
         raise VolumeError(f"{path.name} is no readable NIfTI file ({str(error).splitlines()[0]})") from None
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        raise VolumeError(f"{path.name} is cut off or broken ({str(error).splitlines()[0]})") from None
 
 
-def _geometry(image: Any, path: Path) -> Geometry:
-    shape, affine = tuple(int(n) for n in image.shape), np.asarray(image.affine, np.float64)
-    if len(shape) < 2 or (len(shape) > 4 and any(n > 1 for n in shape[4:])) or 0 in shape:
+def _geometry(stored_shape: Sequence[int], affine: np.ndarray, path: Path) -> Geometry:
+    shape = tuple(int(n) for n in stored_shape)
+    if len(shape) < 2 or 0 in shape or any(n > 1 for n in shape[4:]):
         raise VolumeError(f"{path.name} has shape {shape}: a volume has 2 or 3 axes, and a fourth for channels")
     if affine.shape != (4, 4) or not np.isfinite(affine).all() or abs(np.linalg.det(affine[:3, :3])) < 1e-12:
         raise VolumeError(f"{path.name} has an affine that places no voxels: {affine.round(3).tolist()}")
     x, y, z = (*shape[:3], 1)[:3]
     return Geometry((x, y, z), tuple(tuple(row) for row in affine.tolist()))
-
-
-def _values(image: Any, path: Path) -> np.ndarray:
-    try:
-        return np.asanyarray(image.dataobj)
-    except (OSError, ValueError, EOFError, zlib.error) as error:
-        raise VolumeError(f"{path.name} is cut off or broken ({str(error).splitlines()[0]})") from None

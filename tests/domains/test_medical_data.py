@@ -1,6 +1,7 @@
 """Reading scans and masks: layouts, the integrity check, orientation, patients."""
 
 import json
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from domains.contract import Request
 from domains.medical import data, layout
-from domains.medical.volumes import Geometry, Mask, MaskFile, read_image
+from domains.medical.volumes import Geometry, Mask, MaskFile, VolumeError, read_image
 from trainers.errors import DataError, UsageError
 
 SHAPE = (10, 12, 8)
@@ -128,7 +129,8 @@ def test_channels_in_files_of_their_own_are_one_case(tmp_path):
     reading = data.read(tmp_path, Request())
     assert not reading.bad
     assert reading.table.ids == ["x_0", "x_1", "x_2"]
-    assert read_image(reading.table.column("images")[0]).array.shape == (2, *SHAPE)
+    paths = [Path(file) for file in reading.table.column("images")[0]]
+    assert read_image(paths).array.shape == (2, *SHAPE)
 
 
 def test_a_table_of_paths_is_read_with_its_patients(folder):
@@ -191,3 +193,78 @@ def test_a_packed_mask_unpacks_to_what_it_was():
     labels = np.random.default_rng(0).integers(0, 4, SHAPE)
     geometry = Geometry(SHAPE, tuple(map(tuple, np.eye(4).tolist())))
     assert (Mask.of(labels, geometry).array() == labels).all()
+
+
+def write_slice(path, pixels, height, *, uid="1.2.3", **tags):
+    """One CT slice of unsigned 16-bit pixels, 0.5 mm between rows and 0.75 mm between columns."""
+    import pydicom
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+    found = pydicom.Dataset()
+    found.file_meta = pydicom.dataset.FileMetaDataset()
+    found.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    found.file_meta.MediaStorageSOPClassUID = found.SOPClassUID = CTImageStorage
+    found.file_meta.MediaStorageSOPInstanceUID = found.SOPInstanceUID = generate_uid()
+    found.SeriesInstanceUID, found.Modality = uid, "CT"
+    found.Rows, found.Columns = pixels.shape
+    found.ImagePositionPatient, found.ImageOrientationPatient = [1.0, 2.0, height], [1, 0, 0, 0, 1, 0]
+    found.PixelSpacing, found.PhotometricInterpretation = [0.5, 0.75], "MONOCHROME2"
+    found.SamplesPerPixel, found.BitsAllocated, found.BitsStored, found.HighBit = 1, 16, 12, 11
+    found.PixelRepresentation, found.PixelData = 0, pixels.astype("<u2").tobytes()
+    for name, value in tags.items():
+        setattr(found, name, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found.save_as(path, enforce_file_format=True)
+
+
+def write_series(folder, stack, **tags):
+    """Slices at 2 mm, named in an order of their own."""
+    order = np.random.default_rng(0).permutation(len(stack))
+    for name, at in enumerate(order):
+        write_slice(folder / f"{name}.dcm", stack[at], 2.0 * at, **tags)
+    return folder
+
+
+def test_a_dicom_series_is_sorted_in_space_and_rescaled_and_its_mask_lies_on_its_grid(tmp_path):
+    stack = np.random.default_rng(1).integers(0, 4000, (5, 6, 7))
+    folder = write_series(tmp_path / "scan", stack, RescaleSlope=2.0, RescaleIntercept=-1024.0)
+    volume = read_image([folder])
+    assert np.allclose(volume.geometry.from_ras(volume.array[0]), stack.T * 2.0 - 1024.0)
+    assert np.allclose(volume.geometry.spacing, (0.75, 0.5, 2.0))
+    Mask.of(np.ones((7, 6, 5)), volume.geometry).write(tmp_path / "mask.nii.gz")
+    affine = nib.load(tmp_path / "mask.nii.gz").affine
+    # The last column and row of the first slice, in DICOM's coordinates (left, posterior) and in NIfTI's.
+    assert np.allclose(affine @ [6, 5, 0, 1], [-(1 + 6 * 0.75), -(2 + 5 * 0.5), 0, 1])
+
+
+def test_stored_numbers_without_rescale_tags_are_told_and_inverted_ones_turned_over(tmp_path):
+    stack = np.random.default_rng(1).integers(0, 4000, (3, 4, 4))
+    plain = read_image([write_series(tmp_path / "plain", stack)])
+    turned = read_image([write_series(tmp_path / "turned", 4095 - stack, PhotometricInterpretation="MONOCHROME1")])
+    assert (plain.array == turned.array).all()
+    assert "no rescale tags" in plain.notes[0]
+    assert "turned over" in turned.notes[0]
+
+
+def test_two_series_in_a_folder_and_a_missing_slice_are_faults(tmp_path):
+    stack = np.zeros((4, 4, 4))
+    write_series(tmp_path / "both", stack)
+    write_slice(tmp_path / "both" / "x.dcm", stack[0], 9.0, uid="1.2.4")
+    with pytest.raises(VolumeError, match=r"2 series: 1\.2\.3 \(4 files\), 1\.2\.4"):
+        read_image([tmp_path / "both"])
+    write_series(tmp_path / "gap", stack)
+    write_slice(tmp_path / "gap" / "x.dcm", stack[0], 10.0)
+    with pytest.raises(VolumeError, match="is one missing"):
+        read_image([tmp_path / "gap"])
+
+
+def test_folders_of_series_with_masks_beside_them_are_cases(tmp_path):
+    for number in range(3):
+        folder = write_series(tmp_path / "images" / f"p{number}", np.full((5, 6, 7), number))
+        geometry = read_image([folder]).geometry
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        Mask.of(np.arange(210).reshape(7, 6, 5) % 2, geometry).write(tmp_path / "masks" / f"p{number}.nii.gz")
+    reading = data.read(tmp_path, Request())
+    assert not reading.bad
+    assert reading.table.ids == ["p0", "p1", "p2"]
+    assert "in 3 of the cases" in reading.notices[-1]
