@@ -180,7 +180,11 @@ class Demo:
 
 
 class Domain(Protocol):
-    """The functions of `domains/<type>/data.py`."""
+    """The functions of `domains/<type>/data.py`.
+
+    A data type may also have `plots(test, predictions, facts, folder) -> {file: caption}`: pictures of the answers on the
+    test rows, written into `folder` and shown on the card of the run.
+    """
 
     def read(self, data: Any, request: Request) -> Reading: ...
 

@@ -26,6 +26,8 @@ EMPTY_ACTUAL: JSON = {
     "mfu": None,
     "compiled_graphs": None,
 }
+PLOTS = "plots"
+"""In the run folder: pictures of answers."""
 FILES = "files"
 """Beside predictions.csv: answers that are files."""
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]")
@@ -237,8 +239,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def card(folder: Path, job: Any, metrics: JSON, actual: JSON) -> str:
-    """README.md of a run: what it is, how good, on which data and split, what to beware of, how to use it."""
+def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str, str]) -> str:
+    """README.md of a run: what it is, how good, on which data and split, what to beware of, how to use it.
+
+    plots: captions by the file below `PLOTS`.
+    """
     plan, evidence = job.plan, job.split.evidence
     header, *rows = score_table(metrics)
     table = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
@@ -255,6 +260,7 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON) -> str:
         "95 % intervals by bootstrap over groups; * decides. The test rows were used once.\n",
         *table,
         *([f"\n{text}"] if (text := verdict(metrics)) else []),
+        *(f"\n![{caption}]({PLOTS}/{name})\n{caption}" for name, caption in plots.items()),
         "\n## Data and split\n",
         f"Split `{job.split.rule}`: {evidence['because']}. Seed {plan.seed}. Ids and proof are in split.json.",
         *(f"- {warning}" for warning in warnings),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from domains.medical.layout import Case, Description
 from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
 from domains.medical.volumes import MaskFile, is_volume
 from domains.shared.frames import FrameTable, choose_column, read_frame
+from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError, did_you_mean
 
 IMAGES, MASK, PATIENT = "images", "mask", "patient"
@@ -111,6 +112,13 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 
     num_classes = len(facts.schema["names"])
     return background(), atlas(num_classes)
+
+
+def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Mapping[str, str]:
+    """The worst, the median and the best test case with outlines of truth and prediction."""
+    from domains.medical.overlays import overlays
+
+    return overlays(test, predictions, len(facts.schema["names"]) - 1, folder)
 
 
 def _looks(table: Any) -> list[Look]:

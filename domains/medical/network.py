@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from domains.medical.configure import Configuration
+from trainers.errors import MissingError
 
 
 class Unet(nn.Module):
@@ -17,13 +20,11 @@ class Unet(nn.Module):
     """
 
     def __init__(self, plan: Configuration, num_channels: int, num_classes: int) -> None:
-        # Here and not above: MONAI imports all of itself, 10 CPU-seconds that reading and checking data need not wait for.
-        from monai.networks.nets.dynunet import DynUNet
-
+        make = _dynunet()
         super().__init__()
         first = 3 - plan.dimensions
         strides, kernels = ([list(each[first:]) for each in found] for found in (plan.strides, plan.kernels))
-        net = DynUNet(
+        net = make(
             plan.dimensions,
             num_channels,
             num_classes,
@@ -31,8 +32,8 @@ class Unet(nn.Module):
             strides,
             strides[1:],
             filters=plan.features,
-            deep_supervision=len(strides) > 2,
-            deep_supr_num=max(1, len(strides) - 2),
+            deep_supervision=True,
+            deep_supr_num=len(strides) - 2,
         )
         self.is_flat = plan.dimensions == 2
         self.encoder = nn.ModuleList([net.input_block, *net.downsamples, net.bottleneck])
@@ -58,6 +59,18 @@ class Unet(nn.Module):
                 outputs.append(y.unsqueeze(2) if self.is_flat else y)
         outputs.reverse()
         return outputs if self.training else outputs[0]
+
+
+def _dynunet() -> Any:
+    """MONAI's class. Imported when it is used: MONAI imports all of itself, 10 CPU-seconds that reading and checking data
+    need not wait for."""
+    try:
+        from monai.networks.nets.dynunet import DynUNet
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            f"Package {error.name!r} is not installed. Install it with: pip install 'domain-model-zoo[medical]'"
+        ) from None
+    return DynUNet
 
 
 def with_channel_norms(model: nn.Module) -> None:
