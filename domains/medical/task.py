@@ -50,20 +50,20 @@ class MaskTask:
         """All patches cost the same."""
 
     def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator]) -> Batch:
-        """Patches (B, C, D, H, W) float32 and masks (B, D, H, W) uint8."""
+        """Patches (B, C, D, H, W) float32 and masks (B, 1, D, H, W) uint8."""
         strength = self.options.augment
         patches = [training_patch(case, self.plan, strength, rngs[i]) for i, case in enumerate(examples)]
         images, masks = (torch.from_numpy(np.stack(each)) for each in zip(*patches, strict=True))
         num = float(len(examples))
-        return Batch((images, masks), {"dice": num, "cross_entropy": num})
+        return Batch((images, masks[:, None]), {"dice": num, "cross_entropy": num})
 
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Dice and cross entropy of every case, summed over cases."""
         images, masks = inputs
-        outputs = model(self._placed(images))
+        outputs = model(images)
         how = {"tversky_beta": self.options.tversky_beta, "focal_gamma": self.options.focal_gamma}
         with torch.autocast(images.device.type, enabled=False):
-            return deep_losses(outputs, masks, **how)
+            return deep_losses(outputs, masks[:, 0], **how)
 
     def row_sizes(self, rows: Any) -> Sequence[int]:
         """Voxels of each case."""
@@ -101,13 +101,9 @@ class MaskTask:
                 image.flip(view) if view else image,
                 self.plan.patch,
                 WINDOWS_AT_ONCE[self.plan.dimensions],
-                lambda x: model(self._placed(x)).float(),
+                lambda x: model(x).float(),
                 overlap=OVERLAP,
                 mode="gaussian",
             )
             total = total + (logits.flip(view) if view else logits).softmax(dim=1)
         return (total / len(views))[0]
-
-    def _placed(self, images: torch.Tensor) -> torch.Tensor:
-        """Channels last, as the network's kernels lie."""
-        return images if self.plan.dimensions == 2 else images.contiguous(memory_format=torch.channels_last_3d)
