@@ -47,8 +47,8 @@ def patch_centre(case: StoredCase, patch: Sequence[int], rng: np.random.Generato
     high = np.maximum(low, shape - (size - size // 2))
     if case.places and rng.random() < FOREGROUND_SHARE:
         places = case.places[rng.integers(len(case.places))]
-        return np.clip(places[rng.integers(len(places))], low, high)
-    return rng.integers(low, high + 1)
+        return np.asarray(np.clip(places[rng.integers(len(places))], low, high))
+    return np.asarray(rng.integers(low, high + 1))
 
 
 def random_matrix(plan: Configuration, strength: float, rng: np.random.Generator) -> np.ndarray | None:
@@ -93,7 +93,9 @@ def cut(array: np.ndarray, centre: np.ndarray, patch: Sequence[int]) -> np.ndarr
         first, last = max(0, start), min(length, start + size)
         source.append(slice(first, last))
         target.append(slice(first - start, last - start))
-    found[(..., *target)] = array[(..., *source)]
+    d, h, w = target
+    i, j, k = source
+    found[..., d, h, w] = array[..., i, j, k]
     return found
 
 
@@ -126,14 +128,14 @@ def _rotation(axis: int, degrees: float) -> np.ndarray:
 
 def _contrast(channel: np.ndarray, factor: float) -> np.ndarray:
     mean = channel.mean()
-    return np.clip((channel - mean) * factor + mean, channel.min(), channel.max())
+    return np.asarray(np.clip((channel - mean) * factor + mean, channel.min(), channel.max()))
 
 
 def _coarse(channel: np.ndarray, factor: float) -> np.ndarray:
     small = [max(1, round(size * factor)) / size for size in channel.shape]
     low = zoom(channel, small, order=0, grid_mode=True, mode="nearest")
     back = [size / other for size, other in zip(channel.shape, low.shape, strict=True)]
-    return zoom(low, back, order=1, grid_mode=True, mode="nearest")
+    return np.asarray(zoom(low, back, order=1, grid_mode=True, mode="nearest"))
 
 
 def _gamma(channel: np.ndarray, gamma: float) -> np.ndarray:
@@ -141,4 +143,4 @@ def _gamma(channel: np.ndarray, gamma: float) -> np.ndarray:
     low, width = channel.min(), max(float(np.ptp(channel)), 1e-7)
     mean, deviation = channel.mean(), channel.std()
     bent = ((channel - low) / width) ** gamma * width + low
-    return (bent - bent.mean()) / max(float(bent.std()), 1e-8) * deviation + mean
+    return np.asarray((bent - bent.mean()) / max(float(bent.std()), 1e-8) * deviation + mean)

@@ -19,7 +19,7 @@ from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Req
 from domains.medical import layout
 from domains.medical.layout import Case, Description
 from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
-from domains.medical.volumes import MaskFile, is_volume
+from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, read_frame
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError, did_you_mean
@@ -55,7 +55,7 @@ def read(data: Any, request: Request) -> Reading:
             f"{path}: --target {request.target} names a column, and a folder has none: its masks are the target."
         )
     if path.is_file() and not is_volume(path.name):
-        raise DataError(f"{path}: no volume. Known: NIfTI ({', '.join(layout.SUFFIXES)}), or a table (CSV) of paths.")
+        raise DataError(f"{path}: no volume. Known: NIfTI ({', '.join(SUFFIXES)}), or a table (CSV) of paths.")
     if path.is_file() and not is_blind:
         raise DataError(f"{path}: one volume is enough to predict, not to learn. Give a folder with images and masks.")
     cases, described = (layout.unlabelled_cases(path), Description()) if is_blind else layout.labelled_cases(path)
@@ -159,7 +159,7 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
     cases: list[Case] = []
     for row in range(len(frame)):
         files = [str(frame[name].iloc[row] or "") for name in (image, mask) if name is not None]
-        name = layout.stem(Path(files[0]).name) if named is None else str(named.iloc[row])
+        name = stem(Path(files[0]).name) if named is None else str(named.iloc[row])
         absent = [file for file in files if not (root / file).exists() or not file]
         problem = f"{places[row]}: no such file: {absent[0] or '(empty cell)'}" if absent else ""
         paths = [str(root / file) for file in files]
@@ -181,7 +181,7 @@ def _reading(
 ) -> Reading:
     """Look at every case, list the faults, and make the table."""
     if not cases:
-        raise DataError(f"{where}: no volume here ({', '.join(layout.SUFFIXES)}).")
+        raise DataError(f"{where}: no volume here ({', '.join(SUFFIXES)}).")
     found = looked(cases)
     looks = {case.name: look for case, look in zip(cases, found, strict=True) if isinstance(look, Look)}
     schema = request.facts.schema if request.facts is not None else None

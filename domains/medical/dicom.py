@@ -91,10 +91,10 @@ def _values(slice_: Any) -> np.ndarray:
     except (ValueError, AttributeError, RuntimeError, NotImplementedError) as error:
         raise SeriesError(f"slice {slice_.get('InstanceNumber', '?')} cannot be decoded ({error})") from None
     if "RescaleSlope" in slice_ or "RescaleIntercept" in slice_:
-        return np.float32(stored * float(slice_.get("RescaleSlope", 1)) + float(slice_.get("RescaleIntercept", 0)))
-    if slice_.get("PhotometricInterpretation") == "MONOCHROME1":
-        return np.float32(2 ** int(slice_.BitsStored) - 1 - stored)
-    return np.float32(stored)
+        stored = stored * float(slice_.get("RescaleSlope", 1)) + float(slice_.get("RescaleIntercept", 0))
+    elif slice_.get("PhotometricInterpretation") == "MONOCHROME1":
+        stored = 2 ** int(slice_.BitsStored) - 1 - stored
+    return np.asarray(stored, np.float32)
 
 
 def _notes(slice_: Any) -> list[str]:

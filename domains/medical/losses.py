@@ -23,17 +23,14 @@ def deep_losses(
     outputs: logits (B, K, d, h, w) from full resolution down.   masks: (B, D, H, W) class numbers.
     Source of the weights: Isensee et al. 2021, online methods, "Training".
     """
-    weights = torch.tensor([0.5**level for level in range(len(outputs))])
-    weights = (weights / weights.sum()).tolist()
-    total = {"dice": outputs[0].new_zeros((), dtype=torch.float32), "cross_entropy": 0.0}
-    for weight, logits in zip(weights, outputs, strict=True):
-        targets = _shrunk(masks_BDHW, logits.shape[2:])
+    shares = [0.5**level for level in range(len(outputs))]
+    dice = entropy = outputs[0].new_zeros((), dtype=torch.float32)
+    for share, logits in zip(shares, outputs, strict=True):
+        weight, targets = share / sum(shares), _shrunk(masks_BDHW, logits.shape[2:])
         logits = logits.float()
-        total["dice"] = total["dice"] + weight * overlap_losses(logits, targets, beta=tversky_beta).sum()
-        total["cross_entropy"] = (
-            total["cross_entropy"] + weight * voxel_losses(logits, targets, gamma=focal_gamma).sum()
-        )
-    return total
+        dice = dice + weight * overlap_losses(logits, targets, beta=tversky_beta).sum()
+        entropy = entropy + weight * voxel_losses(logits, targets, gamma=focal_gamma).sum()
+    return {"dice": dice, "cross_entropy": entropy}
 
 
 def overlap_losses(logits_BKDHW: torch.Tensor, masks_BDHW: torch.Tensor, *, beta: float = 0.5) -> torch.Tensor:

@@ -67,4 +67,4 @@ def _outline(classes: np.ndarray) -> np.ndarray:
     edges = np.zeros(classes.shape, bool)
     for value in np.unique(classes[classes > 0]):
         edges |= (classes == value) & ~binary_erosion(classes == value, border_value=1)
-    return edges | (binary_dilation(edges) & (classes > 0))
+    return np.asarray(edges | (binary_dilation(edges) & (classes > 0)))

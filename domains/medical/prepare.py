@@ -66,8 +66,8 @@ def standardised(values: np.ndarray, how: str, fitted: Mapping[str, float]) -> n
         return values
     if how == "ct":
         clipped = np.clip(values, fitted["low"], fitted["high"])
-        return (clipped - fitted["mean"]) / max(fitted["deviation"], _SMALLEST_DEVIATION)
-    return (values - values.mean()) / max(float(values.std()), _SMALLEST_DEVIATION)
+        return np.asarray((clipped - fitted["mean"]) / max(fitted["deviation"], _SMALLEST_DEVIATION))
+    return np.asarray((values - values.mean()) / max(float(values.std()), _SMALLEST_DEVIATION))
 
 
 def resampled(values: np.ndarray, factors: Sequence[float], *, order: int) -> np.ndarray:

@@ -38,7 +38,7 @@ def dice(truth: np.ndarray, answer: np.ndarray, num_classes: int) -> np.ndarray:
     )
     both = pairs.sum(axis=0) + pairs.sum(axis=1)
     with np.errstate(invalid="ignore"):
-        return (2 * np.diag(pairs) / both)[1:]
+        return np.asarray((2 * np.diag(pairs) / both)[1:])
 
 
 def hausdorff95(truth: np.ndarray, answer: np.ndarray, spacing: Sequence[float]) -> float:

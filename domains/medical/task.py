@@ -97,7 +97,7 @@ class MaskTask:
         views = [list(chosen) for size in range(len(axes) + 1) for chosen in combinations(axes, size)]
         total: Any = 0.0
         for view in views:
-            logits = sliding_window_inference(
+            logits: Any = sliding_window_inference(
                 image.flip(view) if view else image,
                 self.plan.patch,
                 WINDOWS_AT_ONCE[self.plan.dimensions],
@@ -106,4 +106,5 @@ class MaskTask:
                 mode="gaussian",
             )
             total = total + (logits.flip(view) if view else logits).softmax(dim=1)
-        return (total / len(views))[0]
+        mean: torch.Tensor = total / len(views)
+        return mean[0]

@@ -42,7 +42,7 @@ class Geometry:
     @property
     def orientation(self) -> np.ndarray:
         """(3, 2) nibabel's orientation: which axis of RAS each axis of the file is nearest to, and whether it is flipped."""
-        return io_orientation(self.matrix)
+        return np.asarray(io_orientation(self.matrix))
 
     @property
     def spacing(self) -> tuple[float, float, float]:
@@ -179,7 +179,7 @@ def unlike(one: Geometry, other: Geometry) -> str:
     if one.shape != other.shape:
         return f"differ in shape: {' x '.join(map(str, one.shape))} and {' x '.join(map(str, other.shape))} voxels"
     spacings = [tuple(round(each, 4) for each in geometry.spacing) for geometry in (one, other)]
-    if not np.allclose(*spacings, rtol=SAME_PLACE):
+    if not np.allclose(spacings[0], spacings[1], rtol=SAME_PLACE):
         return f"differ in spacing: {spacings[0]} and {spacings[1]} mm"
     if not np.allclose(one.matrix[:3, :3], other.matrix[:3, :3], atol=SAME_PLACE * min(one.spacing)):
         axes = ["".join(map(str, nib.aff2axcodes(geometry.matrix))) for geometry in (one, other)]
@@ -191,7 +191,8 @@ def unlike(one: Geometry, other: Geometry) -> str:
 
 
 def _rounded(geometry: Geometry) -> list[list[float]]:
-    return np.round(geometry.matrix[:3, :3], 3).tolist()
+    rows: list[list[float]] = np.round(geometry.matrix[:3, :3], 3).tolist()
+    return rows
 
 
 def _stored(path: Path) -> tuple[np.ndarray, np.ndarray, Sequence[str]]:
