@@ -133,6 +133,11 @@ def _given(options: Any) -> dict[str, Any]:
     return {**found, **{name: value for name, value in single.items() if value is not None}}
 
 
+def memory_bytes(plan: Configuration, num_rows: int) -> int:
+    """What training on `num_rows` patches at once keeps for backward."""
+    return math.prod(plan.patch) * plan.features[0] * _BYTES_A_VOXEL_AND_FEATURE * num_rows
+
+
 def _mirrored(names: Sequence[str]) -> list[str]:
     """Left and right of a body look alike, the other directions do not; and where classes are sides, neither do these."""
     has_sides = any(

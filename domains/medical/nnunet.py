@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Facts
 from domains.medical.components import classes_that_gain, filtered
-from domains.medical.configure import Configuration, configured
+from domains.medical.configure import Configuration, configured, memory_bytes
 from domains.medical.network import Unet
 from domains.medical.prepare import intensities
 from domains.medical.task import MaskTask
@@ -60,10 +59,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     return {
         "configuration": found.model_dump(mode="json"),
         "num_parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "memory_bytes": math.prod(found.patch)
-        * found.features[0]
-        * 60
-        * (settings.micro_batch_size or settings.batch_size),
+        "memory_bytes": memory_bytes(found, settings.micro_batch_size or settings.batch_size),
         **({"num_steps": steps} if steps else {}),
         "notes": [
             f"{found.dimensions}-D ({rule}); patches of {' x '.join(map(str, found.patch))} voxels of "
@@ -74,15 +70,15 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
 
 def build(plan: Plan) -> MaskLearner:
     """The learner of this plan."""
-    return MaskLearner(
-        plan, GradientLearner(plan, lambda train: statistics(plan, train), lambda s, p: make_task(plan, s))
-    )
+    return MaskLearner(plan)
 
 
 def load(plan: Plan, folder: Path) -> MaskLearner:
     """The learner that `save` wrote into `folder`."""
-    inner = GradientLearner.load(plan, folder, lambda s, p: make_task(plan, s))
-    return MaskLearner(plan, inner, json.loads((folder / _PIECES).read_text()))
+    learner = MaskLearner(plan)
+    learner.inner = GradientLearner.load(plan, folder, lambda fitted, _: make_task(plan, fitted))
+    learner.pieces = json.loads((folder / _PIECES).read_text())
+    return learner
 
 
 def statistics(plan: Plan, train: Any) -> JSON:
@@ -91,11 +87,11 @@ def statistics(plan: Plan, train: Any) -> JSON:
     return {"intensities": intensities(samples, _configuration(plan))}
 
 
-def make_task(plan: Plan, fitted: JSON) -> MaskTask:
-    """The network with its losses."""
+def make_task(plan: Plan, fitted: JSON, cache: Path | None = None) -> MaskTask:
+    """The network with its losses. cache: where prepared cases are kept for other runs."""
     schema, found = plan.facts["schema"], _configuration(plan)
     network = Unet(found, len(schema["channels"]), len(schema["names"]))
-    return MaskTask(network, Options.model_validate(plan.options), found, fitted)
+    return MaskTask(network, Options.model_validate(plan.options), found, fitted, cache)
 
 
 class MaskLearner:
@@ -106,14 +102,19 @@ class MaskLearner:
 
     resumable = True
 
-    def __init__(self, plan: Plan, inner: GradientLearner, pieces: JSON | None = None) -> None:
-        self.plan, self.inner = plan, inner
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.cache: Path | None = None
         self.num_classes = len(plan.facts["schema"]["names"]) - 1
         self.keep = Options.model_validate(plan.options).keep_largest
-        self.pieces: JSON = pieces or {"classes": [], "gains": []}
+        self.pieces: JSON = {"classes": [], "gains": []}
+        self.inner = GradientLearner(
+            plan, lambda train: statistics(plan, train), lambda fitted, _: make_task(plan, fitted, self.cache)
+        )
 
     def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
         """Train in the one loop, then look at the pieces of the validation masks."""
+        self.cache = watch.cache / "medical"
         actual = self.inner.fit(train, valid, watch)
         if self.keep == "always":
             self.pieces = {"classes": list(range(1, self.num_classes + 1)), "gains": []}

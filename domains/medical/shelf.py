@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,24 +48,25 @@ class Shelf(Sequence[StoredCase]):
         return StoredCase(image, mask, [np.asarray(places) for places in entry["places"]])
 
 
-def shelve(rows: Any, plan: Configuration, fitted: Sequence[JSON], folder: Path) -> Shelf:
-    """The cases of `rows` with their masks, prepared into `folder` once.
+def shelve(rows: Any, plan: Configuration, fitted: Sequence[JSON], cache: Path) -> Shelf:
+    """The cases of `rows` with their masks, prepared below `cache` once for all runs.
 
-    What an earlier call completed there is used again where plan, intensities and files (names, sizes, times) are the same.
+    Found again under plan, intensities and files (names, sizes, times), which name the folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    key = _key(rows, plan, fitted)
-    if (folder / _INDEX).exists():
-        found = json.loads((folder / _INDEX).read_text())
-        if found["key"] == key:
-            return Shelf(folder, found["entries"])
-    entries = []
-    for position, (paths, mask) in enumerate(zip(rows.column("images"), rows.target(), strict=True)):
-        entries.append(_stored(position, paths, mask, plan, fitted, folder))
-    part = folder / (_INDEX + ".part")  # renamed last: an index means that every voxel is there
-    part.write_text(json.dumps({"key": key, "entries": entries}))
-    part.replace(folder / _INDEX)
-    return Shelf(folder, entries)
+    folder = cache / "volumes" / _key(rows, plan, fitted)
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(mkdtemp(prefix=".volumes-", dir=folder.parent))
+        pairs = enumerate(zip(rows.column("images"), rows.target(), strict=True))
+        entries = [_stored(position, *pair, plan, fitted, unfinished) for position, pair in pairs]
+        (unfinished / _INDEX).write_text(json.dumps(entries))
+        try:
+            unfinished.rename(folder)  # whole or not at all
+        except OSError:
+            if not folder.exists():  # another run may have been first
+                raise
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return Shelf(folder, json.loads((folder / _INDEX).read_text()))
 
 
 def _stored(

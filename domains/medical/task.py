@@ -26,14 +26,17 @@ OVERLAP = 0.5
 
 
 class MaskTask:
-    """Meets `trainers.contract.Task`. One example is one case; each time it is drawn, one patch of it is seen."""
+    """Meets `trainers.contract.Task`. One example is one case; each time it is drawn, one patch of it is seen.
+
+    cache: a folder that outlives the run.
+    """
 
     couples_rows = False
     min_rows = 1
 
-    def __init__(self, model: Unet, options: Any, plan: Configuration, fitted: JSON) -> None:
+    def __init__(self, model: Unet, options: Any, plan: Configuration, fitted: JSON, cache: Path | None = None) -> None:
         self.model: torch.nn.Module = model
-        self.options, self.plan, self.intensities = options, plan, fitted["intensities"]
+        self.options, self.plan, self.intensities, self.cache = options, plan, fitted["intensities"], cache
 
     def roles(self) -> Mapping[str, Role]:
         """Kernels, norms and the heads."""
@@ -43,8 +46,8 @@ class MaskTask:
         }
 
     def examples(self, train: Any, folder: Path) -> Shelf:
-        """Cases prepared once into `folder`."""
-        return shelve(train, self.plan, self.intensities, folder / "volumes")
+        """Cases prepared once into the cache, or into `folder` where there is none."""
+        return shelve(train, self.plan, self.intensities, self.cache or folder)
 
     def sizes(self, examples: Sequence[Any]) -> None:
         """All patches cost the same."""

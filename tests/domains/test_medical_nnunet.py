@@ -9,13 +9,14 @@ import pytest
 import torch
 from scipy.ndimage import rotate
 
-from domains.contract import Facts
-from domains.medical import augment, losses, prepare, scores
+from domains.contract import Facts, Request
+from domains.medical import augment, data, losses, prepare, scores
 from domains.medical.components import classes_that_gain, largest_only
 from domains.medical.configure import Configuration, configured
+from domains.medical.demo import phantoms
 from domains.medical.network import Unet
 from domains.medical.nnunet import Options
-from domains.medical.shelf import StoredCase
+from domains.medical.shelf import StoredCase, shelve
 from domains.medical.volumes import Geometry, Mask
 from domains.metrics import scores as scored
 from trainers.contract import Machine, Predictions
@@ -253,3 +254,17 @@ def test_a_patch_is_the_same_for_the_same_generator():
     assert (one[1] == other[1]).all()
     assert one[0].shape == (1, 16, 16, 16)
     assert np.isfinite(one[0]).all()
+
+
+def test_cases_are_prepared_once_for_all_runs_and_anew_for_another_plan(tmp_path):
+    rows = data.read(phantoms(tmp_path / "scans", num_cases=3, shape=(12, 12, 10)), Request()).table
+    plan, other = plan_of((12, 12, 10), (1, 1, 1.2)), plan_of((12, 12, 10), (1.5, 1.5, 1.5))
+    first = shelve(rows, plan, [{}], tmp_path / "cache")
+    assert shelve(rows, plan, [{}], tmp_path / "cache").folder == first.folder
+    assert shelve(rows, other, [{}], tmp_path / "cache").folder != first.folder
+    assert len(list((tmp_path / "cache" / "volumes").iterdir())) == 2
+    paths, truth = rows.column("images").iloc[1], rows.target()[1].array()
+    assert np.allclose(first[1].image, prepare.prepare(paths, plan, [{}]).image, atol=2e-3)
+    assert (first[1].mask == np.transpose(truth, plan.axes)).all()
+    for places in first[1].places:
+        assert len(set(first[1].mask[tuple(places.T)].tolist())) == 1
