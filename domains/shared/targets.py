@@ -18,6 +18,7 @@ LARGEST = 1e18
 MAX_CLASSES = 1000
 # A text column with so many numbers is a column of numbers with a few strays, not classes.
 MOSTLY_NUMBERS = 0.9
+_WITH_COMMAS = r"\s*[-+]?[\d.]*\d,\d[\d,.]*\s*"
 
 
 def infer_task(values: pd.Series, task: str | None = None, *, comma: bool = False) -> tuple[str, str]:
@@ -61,6 +62,13 @@ def _guess_task(values: pd.Series, comma: bool) -> tuple[str, str]:
 def _refuse_names(values: pd.Series) -> None:
     num_classes, num_rows = values.nunique(), int(values.notna().sum())
     if num_classes > MAX_CLASSES or (num_classes > 2 and num_classes > num_rows / 2):
+        texts = values.dropna().astype(str)
+        if texts.str.fullmatch(_WITH_COMMAS).mean() > MOSTLY_NUMBERS:
+            shown = ", ".join(map(repr, texts.unique()[:3]))
+            raise DataError(
+                f"target {values.name!r} holds numbers written with commas ({shown}), which may mean thousands or "
+                "decimals. Write them with a point and without separators."
+            )
         raise DataError(
             f"target {values.name!r}: {num_classes:,} distinct values in {num_rows:,} rows look like names of rows, "
             "not like classes. Choose another column with --target, or say --task regression if they are numbers."

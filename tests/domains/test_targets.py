@@ -39,6 +39,12 @@ def test_names_of_rows_are_refused_as_classes():
         infer_task(column([f"row{i}" for i in range(40)]))
 
 
+@pytest.mark.parametrize("values", [[f"{i},{i:03d}" for i in range(1, 40)], [f"0,{i}" for i in range(10, 50)]])
+def test_numbers_with_commas_are_called_numbers_with_commas(values):
+    with pytest.raises(DataError, match=r"commas .*thousands or decimals"):
+        infer_task(column(values))
+
+
 def test_an_unknown_task_offers_the_near_one():
     with pytest.raises(UsageError, match="Did you mean classification"):
         infer_task(column([1]), "clasification")
