@@ -66,7 +66,7 @@ class Plan:
 class Prediction:
     """One row's answer, the scores behind it, and why there is none (`problem`). See `Predictions` for the kinds."""
 
-    value: str | float | tuple[str, ...] | None
+    value: str | float | tuple[str, ...] | FileValue | None
     scores: Mapping[str, float] | None = None
     problem: str = ""
 
