@@ -3,9 +3,10 @@
 `zoo plan medical/nnunet --data FOLDER --json` shows the plan under plan.estimates.configuration; edited, it goes back in with
 `--set options.plan=FILE`.
 
-Measured on the hippocampus of the Decathlon (195 cases, split by patient, seed 0), `--budget 1200` on two cores: test Dice .8885
-(anterior .897, posterior .880), 95 % Hausdorff distance 1.37 mm, beside .693 and 2.96 mm of the average mask. After 240 s on one
-core validation stood at .852, here at .885. The settings in registry.yaml are first guesses: no others were tried.
+Measured on the hippocampus of the Decathlon (195 cases, split by patient, seed 0), `--budget 1200` on two cores: test
+Dice .8885 (anterior .897, posterior .880), 95 % Hausdorff distance 1.37 mm, beside .693 and 2.96 mm of the average
+mask. After 240 s on one core validation stood at .852, here at .885. The settings in registry.yaml are first guesses:
+no others were tried.
 """
 
 from __future__ import annotations
