@@ -55,6 +55,8 @@ class Request:
     columns: Mapping[str, str] = field(default_factory=dict)
     """Column by purpose where the reader cannot guess it: {"sequence": "aa"}, {"path": "file"}."""
     facts: Facts | None = None
+    encoding: str | None = None
+    """Of text files that are no UTF-8; without it they are refused."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,10 @@ class Family(Protocol):
 
     Options: a pydantic class (extra="forbid", frozen) for the `options:` block of a recipe.
     TINY: {"options": {...}, "train": {...}}: overrides that fit within seconds on a CPU; the batteries run them.
-    A family may also have `baselines(plan) -> tuple[Baseline, ...]` for rivals that need its weights.
+    A family may also have `baselines(plan) -> tuple[Baseline, ...]` for rivals that need its weights;
+    `references(plan) -> tuple[Baseline, ...]` for what it is measured against without being meant to win (its teacher);
+    and `follows(options) -> str`, a finished run on the same data whose split is taken: what that run was judged on must
+    not be trained on by one that learns from it.
     """
 
     Options: Any

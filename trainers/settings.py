@@ -139,6 +139,34 @@ class Gradient(_Settings):
         return self.steps or math.ceil((self.epochs or DEFAULT_EPOCHS) * num_examples / self.batch_size)
 
 
+class Phases(_Settings):
+    """Settings of two trainings in one run: what is learned from texts alone, then what is learned from their labels.
+
+    --epochs means passes of the second; --budget is shared by both.
+    """
+
+    flags: ClassVar[Flags] = {
+        "epochs": lambda value: {"seconds": None, "tune.epochs": value, "tune.steps": None, "tune.seconds": None},
+        "budget": lambda value: {"seconds": value},
+        "precision": lambda value: {"pretrain.precision": value, "tune.precision": value},
+        "shard": lambda value: {"pretrain.shard": value, "tune.shard": value},
+    }
+    uses_many_processes: ClassVar[bool] = True
+    trainer: Literal["phases"] = "phases"
+    pretrain: Gradient = Gradient()
+    tune: Gradient = Gradient()
+    seconds: float | None = Field(None, gt=0, description="training time of both; their own budgets end nothing then")
+    pretrain_share: float = Field(0.7, gt=0, lt=1, description="of `seconds`, for the first")
+
+    def phase(self, name: Literal["pretrain", "tune"]) -> Gradient:
+        """The settings of one training, its share of the time included."""
+        own = self.pretrain if name == "pretrain" else self.tune
+        if self.seconds is None:
+            return own
+        share = self.pretrain_share if name == "pretrain" else 1 - self.pretrain_share
+        return own.model_copy(update={"seconds": self.seconds * share, "epochs": None, "steps": None})
+
+
 class Trees(_Settings):
     """Settings of boosted trees; names follow XGBoost, and LightGBM's equivalents are set from them."""
 
@@ -187,4 +215,10 @@ class Prompt(_Settings):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
 
 
-SETTINGS: dict[str, type[_Settings]] = {"gradient": Gradient, "trees": Trees, "embed": Embed, "prompt": Prompt}
+SETTINGS: dict[str, type[_Settings]] = {
+    "gradient": Gradient,
+    "phases": Phases,
+    "trees": Trees,
+    "embed": Embed,
+    "prompt": Prompt,
+}

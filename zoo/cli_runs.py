@@ -21,6 +21,7 @@ Columns = Annotated[
     list[str] | None,
     typer.Option("--column", help="PURPOSE=COLUMN where the reader would guess: text, sequence, path; repeatable"),
 ]
+Encoding = Annotated[str | None, typer.Option("--encoding", help="of a text file that is no UTF-8, such as cp1252")]
 SplitRule = Annotated[str | None, typer.Option("--split", help="random, stratified, grouped, time or given")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value, for example train.lr=0.001; repeatable")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="passes over the training rows")]
@@ -75,6 +76,7 @@ def train(
     id_column: IdColumn = None,
     labels: Labels = None,
     column: Columns = None,
+    encoding: Encoding = None,
     split: SplitRule = None,
     sets: Sets = None,
     epochs: Epochs = None,
@@ -97,7 +99,7 @@ def train(
 
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
-        columns=_columns(column), split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget,
+        columns=_columns(column), encoding=encoding, split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget,
         precision=precision, device=device,
         seed=seed, shard=shard, skip_bad=skip_bad, fast=fast, loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
@@ -114,6 +116,7 @@ def plan(
     id_column: IdColumn = None,
     labels: Labels = None,
     column: Columns = None,
+    encoding: Encoding = None,
     split: SplitRule = None,
     sets: Sets = None,
     epochs: Epochs = None,
@@ -162,7 +165,7 @@ def plan(
     from zoo.job import prepare
     from zoo.plan import Wishes, parse_sets
 
-    request = Request(target, task, group, order, id_column, labels, _columns(column))
+    request = Request(target, task, group, order, id_column, labels, _columns(column), encoding=encoding)
     wishes = Wishes(parse_sets(sets or []), epochs, budget, precision, device, seed)
     job = prepare(
         recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=_say
@@ -188,6 +191,7 @@ def evaluate(
     data: Annotated[str, typer.Option("--data", help="labelled file or folder")],
     target: Target = None,
     labels: Labels = None,
+    encoding: Encoding = None,
     sets: Sets = None,
     device: Device = "auto",
     skip_bad: SkipBad = False,
@@ -201,7 +205,7 @@ def evaluate(
     from zoo.plan import parse_sets
 
     loaded = load(run_folder, device=device, sets=parse_sets(sets or []))
-    scores = loaded.evaluate(data, target=target, labels=labels, skip_bad=skip_bad, say=_say)
+    scores = loaded.evaluate(data, target=target, labels=labels, encoding=encoding, skip_bad=skip_bad, say=_say)
     if as_json:
         _print_json({"schema_version": 1, "run": str(run_folder), "data": data, "scores": scores})
     else:
@@ -213,6 +217,7 @@ def predict(
     data: Annotated[
         str | None, typer.Argument(help="file or folder with new rows; left out: the recipe's demo")
     ] = None,
+    encoding: Encoding = None,
     sets: Sets = None,
     device: Device = "auto",
     offline: Offline = False,
@@ -229,7 +234,7 @@ def predict(
     from zoo.plan import parse_sets
 
     loaded = load(run_folder, device=device, sets=parse_sets(sets or []))
-    ids, predictions = loaded.answers(data, say=_say)
+    ids, predictions = loaded.answers(data, encoding=encoding, say=_say)
     if out is None and predictions.kind == "file":
         raise UsageError("The answers of this run are files. Name a folder for them: --out FOLDER")
     if out is None and as_json:

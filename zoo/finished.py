@@ -28,10 +28,10 @@ class Run:
     metrics: JSON
     _learner: Learner
 
-    def predict(self, data: Any) -> Any:
+    def predict(self, data: Any, *, encoding: str | None = None) -> Any:
         """Answers for every row of a file, folder or DataFrame, in order, as a DataFrame with the columns of
         predictions.csv (and the index of a DataFrame that was given). Rows that cannot be used say why in `problem`."""
-        ids, predictions = self.answers(data, say=warn)
+        ids, predictions = self.answers(data, encoding=encoding, say=warn)
         return report.prediction_frame(ids, predictions, like=data)
 
     def evaluate(
@@ -40,13 +40,14 @@ class Run:
         *,
         target: str | None = None,
         labels: str | None = None,
+        encoding: str | None = None,
         skip_bad: bool = False,
         say: Say = None,
     ) -> JSON:
         """{metric: {value, low, high}} on labelled data. Raises DataError when rows cannot be used or lack the target."""
         domain, _ = parts_of(load_registry().get(self.plan.recipe))
         facts = Facts.from_json(self.plan.facts)
-        request = self._request(target or facts.target, labels)
+        request = self._request(target or facts.target, labels, encoding)
         usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad)
         tell(usable.notices, say)
         table = usable.table
@@ -55,14 +56,16 @@ class Run:
         groups = np.arange(len(table)) if group is None else np.asarray(group)
         return scoring.scores(domain.metrics(facts), table.target(), predictions, groups)
 
-    def _request(self, target: str | None, labels: str | None = None) -> Request:
+    def _request(self, target: str | None, labels: str | None = None, encoding: str | None = None) -> Request:
+        """As the training file was read; an encoding that is named holds instead of its."""
         named = Request(**self._config()["request"])
-        return replace(named, target=target, labels=labels, facts=Facts.from_json(self.plan.facts))
+        facts, encoding = Facts.from_json(self.plan.facts), encoding or named.encoding
+        return replace(named, target=target, labels=labels, encoding=encoding, facts=facts)
 
     def _config(self) -> JSON:
         return dict(yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8")))
 
-    def answers(self, data: Any, *, say: Say = None) -> tuple[Any, Predictions]:
+    def answers(self, data: Any, *, encoding: str | None = None, say: Say = None) -> tuple[Any, Predictions]:
         """The ids and the answers of every row, in order; data None is the recipe's demo."""
         recipe = load_registry().get(self.plan.recipe)
         domain, _ = parts_of(recipe)
@@ -70,7 +73,7 @@ class Run:
             raise UsageError("Which rows? Give a file or folder; only a run of the recipe's demo can predict without.")
         if data is None:
             data, _, _ = demo_of(recipe, say or (lambda line: None))
-        reading = domain.read(accepted(data), self._request(None))
+        reading = domain.read(accepted(data), self._request(None, encoding=encoding))
         tell(reading.notices, say)
         reasons = {row.position: row.reason for row in reading.bad}
         good = np.array([i for i in range(len(reading.table)) if i not in reasons], dtype=np.int64)

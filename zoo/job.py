@@ -15,8 +15,8 @@ from domains.splits import make_split
 from trainers.contract import JSON, Plan
 from trainers.errors import DataError, UsageError, did_you_mean
 from zoo import hardware, report, saved
-from zoo.data_in import Usable, accepted, demo_of, fingerprint, usable_rows
-from zoo.plan import Wishes, parts_of, plan_run
+from zoo.data_in import Usable, accepted, demo_of, fingerprint, named, usable_rows
+from zoo.plan import Wishes, chosen, parts_of, plan_run
 from zoo.registry import Recipe, load_registry
 
 Say = Callable[[str], None] | None
@@ -52,7 +52,7 @@ def prepare(
 ) -> Job:
     """Read, split, describe and plan; nothing is written. Raises the error for whatever is wrong with the request."""
     entry, wishes, say = load_registry().ready(recipe), wishes or Wishes(), say or (lambda line: None)
-    domain, _ = parts_of(entry)
+    domain, family = parts_of(entry)
     demo: JSON = {}
     request = request or Request()
     if data is None and request != Request(task=request.task):
@@ -73,8 +73,12 @@ def prepare(
     usable = usable_rows(reading, data, skip_bad=skip_bad)
     tell(usable.notices, say)
     table, task = usable.table, reading.task
-    keys = domain.keys(table, task, request, fast=fast)
-    parts = make_split(keys, len(table), seed=wishes.seed, rule=split, named=request.group is not None)
+    if hasattr(family, "follows"):
+        run = Path(family.follows(chosen(entry, wishes, demo)[0]))
+        parts = split_of(run, usable, data=data, request=request, rule=split)
+    else:
+        keys = domain.keys(table, task, request, fast=fast)
+        parts = make_split(keys, len(table), seed=wishes.seed, rule=split, named=request.group is not None)
     tell(parts.evidence["warnings"], say)
     if "optimistic" in parts.evidence:
         say(f"split: optimistic scores: {parts.evidence['optimistic']}")
@@ -142,6 +146,29 @@ def read_again(folder: Path, data: Any) -> Job:
     domain, _ = parts_of(entry)
     usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=config["skip_bad"])
     return Job(entry, request, usable, _split_again(folder, usable), plan, data, config)
+
+
+def split_of(run: Path, usable: Usable, *, data: Any, request: Request, rule: str | None) -> Split:
+    """The split of a finished run on the same data: what was held out there stays held out.
+
+    Raises UsageError where `run` is no finished run or `rule` asks for another split, DataError for other data.
+    """
+    saved.verify(run)
+    if rule is not None:
+        raise UsageError(f"--split {rule}: this recipe learns from {run} and takes its split. Leave --split out.")
+    if fingerprint(data, request) != saved.read_json(run / "data.json")["fingerprint"]:
+        raise DataError(
+            f"{named(data)}: not the data that {run} was trained on, so nobody knows which rows it was judged on. Give "
+            "the same file or frame."
+        )
+    try:
+        split = _split_again(run, usable)
+    except KeyError as error:
+        raise DataError(
+            f"{run}: its row {error.args[0]!r} is not among these. Give the flags that it was trained with "
+            "(--id-column, --skip-bad)."
+        ) from None
+    return replace(split, evidence={**split.evidence, "because": f"that of {run}: {split.evidence['because']}"})
 
 
 def _split_again(folder: Path, usable: Usable) -> Split:

@@ -56,11 +56,7 @@ def plan_run(recipe: Recipe, facts: Facts, *, machine: Machine, wishes: Wishes, 
     Raises UsageError for an unknown path or value, MissingError where weights are not to be had.
     """
     _, family = parts_of(recipe)
-    trainer = SETTINGS[recipe.train["trainer"]]
-    layers = [("recipe", _tree(recipe.options, recipe.train)), ("demo", _tree(**demo)), *_wished(wishes, trainer)]
-    merged, origins = _merged(layers)
-    options = validated(family.Options, merged["options"], "options", recipe.name)
-    settings = validated(trainer, merged["train"], "train", recipe.name)
+    options, settings, origins = chosen(recipe, wishes, demo)
     estimates = family.plan(facts, options, settings, machine)
     return Plan(
         recipe=recipe.name,
@@ -75,6 +71,16 @@ def plan_run(recipe: Recipe, facts: Facts, *, machine: Machine, wishes: Wishes, 
         estimates=estimates,
         origins=origins,
     )
+
+
+def chosen(recipe: Recipe, wishes: Wishes, demo: Mapping[str, Any]) -> tuple[Any, Any, dict[str, str]]:
+    """Options and settings, validated, and where each value came from. Raises UsageError for an unknown path or value."""
+    _, family = parts_of(recipe)
+    trainer = SETTINGS[recipe.train["trainer"]]
+    layers = [("recipe", _tree(recipe.options, recipe.train)), ("demo", _tree(**demo)), *_wished(wishes, trainer)]
+    merged, origins = _merged(layers)
+    options = validated(family.Options, merged["options"], "options", recipe.name)
+    return options, validated(trainer, merged["train"], "train", recipe.name), origins
 
 
 def with_settings(plan: Plan, sets: Mapping[str, Any]) -> Plan:

@@ -123,7 +123,7 @@ def score_table(metrics: JSON) -> list[list[str]]:
     first = metrics["decides"]
     header = ["", *(f"{name} *" if name == first else name for name in names)]
     rows = [["model, test", *(score_text(metrics["test"][name]) for name in names)]]
-    for rival, scores in metrics["baseline"].items():
+    for rival, scores in {**metrics["baseline"], **metrics.get("reference", {})}.items():
         rows.append([f"{rival}, test", *(score_text(scores[name]) for name in names)])
     if metrics["valid"]:
         rows.append(["model, valid", *(score_text(metrics["valid"][name]) for name in names)])
@@ -266,6 +266,7 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str
         *(f"- {warning}" for warning in warnings),
         "\n## Training\n",
         "```\n" + closing_block(metrics, actual) + "\n```",
+        *(f"- {note}" for note in actual.get("notes", ())),
         "\n## Use\n",
         f"```\nzoo predict {folder} NEW_DATA\nzoo evaluate {folder} --data LABELLED_DATA\n```",
     ]

@@ -44,6 +44,7 @@ def train(
     id_column: str | None = None,
     labels: str | None = None,
     columns: Mapping[str, str] | None = None,
+    encoding: str | None = None,
     split: str | None = None,
     set: Mapping[str, Any] | None = None,
     epochs: float | None = None,
@@ -68,7 +69,7 @@ def train(
     started = time.monotonic()
     loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
-    request = Request(target, task, group, order, id_column, labels, dict(columns or {}))
+    request = Request(target, task, group, order, id_column, labels, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
 
     def begun() -> tuple[Path, Job]:
@@ -215,6 +216,11 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
         if say:
             say(f"baseline: {baseline.name} ({baseline.about})")
         rivals[baseline.name] = scored("test", baseline.fit(parts["train"])(parts["test"].without_target()))
+    references = {}
+    for reference in getattr(family, "references", lambda plan: ())(job.plan):
+        if say:
+            say(f"reference: {reference.name} ({reference.about})")
+        references[reference.name] = scored("test", reference.fit(parts["train"])(parts["test"].without_target()))
     if say and (num := sum(bool(problem) for problem in test.problems)):
         say(f"warning: {num:,} of {len(test):,} test rows got no answer, and no score counts them")
     return {
@@ -224,6 +230,7 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
         "test": scored("test", test),
         "valid": valid,
         "baseline": rivals,
+        **({"reference": references} if references else {}),
         "num_rows": {name: len(rows) for name, rows in parts.items()},
     }, test
 

@@ -54,7 +54,7 @@ def table_rows(data: Any, request: Request) -> TableRows:
     it wrote them, while a data file may come from a stranger.
     """
     named = [name for name in (request.columns.get("path"), request.id_column) if name]
-    reading = read_frame(data, text_columns=named)
+    reading = read_frame(data, text_columns=named, encoding=request.encoding)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     if not len(reading.frame):
         raise DataError(f"{where}: no rows.")

@@ -58,11 +58,11 @@ def _from_table(data: Any, request: Request) -> Raw:
         *ID_NAMES,
         *([request.id_column] if request.id_column else []),
     ]
-    reading = read_frame(data, text_columns=_in_any_case(texts))
+    reading = read_frame(data, text_columns=_in_any_case(texts), encoding=request.encoding)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     sequence = _sequence_column(reading.frame, wanted, request, where)
     if sequence not in _in_any_case(texts):  # found by its letters: read again, so that "NA" stays two residues
-        reading = read_frame(data, text_columns=[*_in_any_case(texts), sequence])
+        reading = read_frame(data, text_columns=[*_in_any_case(texts), sequence], encoding=request.encoding)
     bad = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
     ids = _id_column(reading.frame, request, sequence, where)
     return Raw(reading.frame, sequence, ids, reading.places, bad, list(reading.notices), reading.comma)
@@ -127,7 +127,9 @@ def _from_fasta(path: Path, request: Request) -> Raw:
 
 def _join_labels(raw: Raw, path: Path, request: Request) -> None:
     reading = read_frame(
-        path, text_columns=_in_any_case([*ID_NAMES, *([request.id_column] if request.id_column else [])])
+        path,
+        text_columns=_in_any_case([*ID_NAMES, *([request.id_column] if request.id_column else [])]),
+        encoding=request.encoding,
     )
     labels, where = reading.frame, str(path)
     key = _label_key(labels, request, where)

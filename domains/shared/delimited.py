@@ -44,12 +44,12 @@ class Delimited:
     utf8: bytes | None
 
 
-def read_delimited(raw: bytes, name: str) -> Delimited:
+def read_delimited(raw: bytes, name: str, encoding: str | None = None) -> Delimited:
     """Parse the bytes of a delimited file called `name` whose first record holds the column names.
 
     Raises DataError if it is empty, is no text, has no header or a quote that never closes.
     """
-    utf8, notices = as_utf8(raw, name)
+    utf8, notices = as_utf8(raw, name, encoding)
     if not utf8.strip():
         raise DataError(f"{name}: the file is empty. It needs a header line and one line per row.")
     separator = detect_separator(_sample(utf8))
@@ -61,8 +61,12 @@ def read_delimited(raw: bytes, name: str) -> Delimited:
     return Delimited(table, separator, ragged, (*notices, *renamed), utf8 if lines_differ else None)
 
 
-def as_utf8(raw: bytes, name: str) -> tuple[bytes, list[str]]:
-    """The text as UTF-8 with ordinary line ends and no byte order mark, and what was changed to get there."""
+def as_utf8(raw: bytes, name: str, encoding: str | None = None) -> tuple[bytes, list[str]]:
+    """The text as UTF-8 with ordinary line ends and no byte order mark, and what was changed to get there.
+
+    encoding: of a text that is no UTF-8. Raises DataError for such a text where none is named, as a guess would put wrong
+    letters into it unseen; and where the one that is named does not fit or is unknown.
+    """
     notices = []
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raw = raw.decode("utf-16").encode()
@@ -82,20 +86,39 @@ def as_utf8(raw: bytes, name: str) -> tuple[bytes, list[str]]:
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        text, encoding = _from_latin(raw)
-        notices.append(f"{name} line {line}: byte {raw[error.start]:#04x} is not UTF-8; read as {encoding}")
-        raw = text.encode()
+        if encoding is None:
+            raise DataError(
+                f"{_place(raw, name, error)} is not UTF-8. Name the encoding of the file: --encoding {_likely(raw)} (what "
+                "Western programs write most often), or save it as UTF-8."
+            ) from None
+        notices.append(f"{_place(raw, name, error)} is not UTF-8; read as {encoding} (--encoding)")
+        raw = _decoded(raw, name, encoding).encode()
     return raw, notices
 
 
-def _from_latin(raw: bytes) -> tuple[str, str]:
-    """Text of the Windows superset of Latin-1, as browsers read it, or of plain Latin-1 where that has no letter; and the
-    name of the encoding."""
+def _decoded(raw: bytes, name: str, encoding: str) -> str:
     try:
-        return raw.decode("cp1252"), "Windows-1252 (Latin-1)"
+        return raw.decode(encoding)
+    except LookupError:
+        raise DataError(
+            f"--encoding {encoding}: no such encoding. Known are utf-8, cp1252, latin-1, cp1251 ..."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{_place(raw, name, error)} is not {encoding} either. Name another --encoding.") from None
+
+
+def _likely(raw: bytes) -> str:
+    """The Windows superset of Latin-1, as browsers read it; plain Latin-1 where that has no letter."""
+    try:
+        raw.decode("cp1252")
     except UnicodeDecodeError:
-        return raw.decode("latin-1"), "Latin-1"
+        return "latin-1"
+    return "cp1252"
+
+
+def _place(raw: bytes, name: str, error: UnicodeDecodeError) -> str:
+    """The file, the line and the byte at which decoding stopped."""
+    return f"{name} line {raw.count(bytes([10]), 0, error.start) + 1}: byte {raw[error.start]:#04x}"
 
 
 def _sample(utf8: bytes) -> str:

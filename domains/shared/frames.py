@@ -112,10 +112,13 @@ class FrameTable:
         return values.to_numpy(np.float64 if is_number else object)
 
 
-def read_frame(source: str | Path | pd.DataFrame, *, text_columns: Sequence[str] = ()) -> FrameReading:
+def read_frame(
+    source: str | Path | pd.DataFrame, *, text_columns: Sequence[str] = (), encoding: str | None = None
+) -> FrameReading:
     """Read a table. Unpacks as `frame, places, *_`.
 
     text_columns: kept byte for byte, missing markers too (ids, sequences); names the file lacks are ignored.
+    encoding: of a text file that is no UTF-8.
     Raises DataError for a missing or empty file, a folder, an unknown suffix, no header, a broken or exploding archive.
     """
     if isinstance(source, pd.DataFrame):
@@ -127,8 +130,8 @@ def read_frame(source: str | Path | pd.DataFrame, *, text_columns: Sequence[str]
         frame, notices = plain_frame(_read_parquet(path), text_columns)
         return FrameReading(frame, Places(path.name, len(frame), is_text=False), notices)
     if Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower() in JSON_SUFFIXES:
-        return _read_json(path, text_columns)
-    return _read_text(path, text_columns)
+        return _read_json(path, text_columns, encoding)
+    return _read_text(path, text_columns, encoding)
 
 
 def check_path(path: Path) -> None:
@@ -156,8 +159,8 @@ def choose_column(frame: pd.DataFrame, name: str, path: str = "", flag: str = ""
     raise DataError(f"{where}no column {name!r}.{did_you_mean(name, names)} Columns: {known}.{advice}")
 
 
-def _read_json(path: Path, text_columns: Sequence[str]) -> FrameReading:
-    parsed = read_json_lines(_bytes_of(path), path.name)
+def _read_json(path: Path, text_columns: Sequence[str], encoding: str | None) -> FrameReading:
+    parsed = read_json_lines(_bytes_of(path), path.name, encoding)
     frame, notices = plain_frame(parsed.frame, text_columns)
     places = Places(path.name, len(frame), known_lines=parsed.lines)
     return FrameReading(frame, places, (*parsed.notices, *notices), parsed.bad)
@@ -172,8 +175,8 @@ def _bytes_of(path: Path) -> bytes:
     return raw
 
 
-def _read_text(path: Path, text_columns: Sequence[str]) -> FrameReading:
-    parsed = read_delimited(_bytes_of(path), path.name)
+def _read_text(path: Path, text_columns: Sequence[str], encoding: str | None) -> FrameReading:
+    parsed = read_delimited(_bytes_of(path), path.name, encoding)
     distinct = {name: Distinct.of(parsed.table[name]) for name in parsed.table.column_names if name not in text_columns}
     comma = parsed.separator != "," and has_decimal_commas(distinct.values())
     columns, notices = {}, list(parsed.notices)

@@ -23,12 +23,12 @@ class JsonLines:
     notices: tuple[str, ...]
 
 
-def read_json_lines(raw: bytes, name: str) -> JsonLines:
+def read_json_lines(raw: bytes, name: str, encoding: str | None = None) -> JsonLines:
     """Parse the bytes of a file called `name`. Lists and objects in a cell become their JSON text.
 
     Raises DataError if it is empty, is no text, or if most lines are no JSON objects.
     """
-    utf8, notices = as_utf8(raw, name)
+    utf8, notices = as_utf8(raw, name, encoding)
     # Not splitlines(): texts hold other characters that count as line ends there.
     kept = [(number, line) for number, line in enumerate(utf8.decode().split("\n"), start=1) if line.strip()]
     if not kept:

@@ -116,12 +116,21 @@ def target_values(values: pd.Series, task: str, *, comma: bool = False) -> np.nd
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
+def _no_known_class(values: pd.Series, labels: np.ndarray, classes: Sequence[str]) -> DataError:
+    shown, known = (", ".join(repr(str(name)) for name in dict.fromkeys(each[:3])) for each in (labels, classes))
+    return DataError(
+        f"target column {values.name!r}: not one of its {len(labels):,} values ({shown} ...) is a class of the training "
+        f"data ({known} ...). Name the column with --target."
+    )
+
+
 def bad_targets(
     values: pd.Series, task: str, places: Sequence[str], *, comma: bool = False, classes: Sequence[str] = ()
 ) -> list[BadRow]:
     """Every row whose target cannot be used, with the reason. classes: where given, others are unknown.
 
-    places: where each row stands, by position.
+    places: where each row stands, by position. Raises DataError where no row of several has a known class: then it is
+    another column.
     """
     missing = values.isna().to_numpy()
     reasons = {int(i): f"no value in target column {values.name!r}" for i in np.flatnonzero(missing)}
@@ -133,6 +142,9 @@ def bad_targets(
         reasons[int(i)] = f"target {values.name!r} is {str(values.iloc[i])!r}, beyond what models compute with (1e18)"
     if task == "classification" and classes:
         labels = label_texts(values)
-        for i in np.flatnonzero(~np.isin(labels.astype(str), classes) & ~missing):
+        is_unknown = ~np.isin(labels.astype(str), classes) & ~missing
+        if is_unknown.sum() == (~missing).sum() > 1:
+            raise _no_known_class(values, labels[is_unknown], classes)
+        for i in np.flatnonzero(is_unknown):
             reasons[int(i)] = f"class {labels[i]!r} was not in the training data.{did_you_mean(labels[i], classes)}"
     return [BadRow(i, places[i], reasons[i]) for i in sorted(reasons)]

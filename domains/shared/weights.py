@@ -31,7 +31,7 @@ CONFIG = ("*.json",)
 FORMATS = ("*.safetensors", "*.bin")
 RANDOM_HEAD_SIZE = 16
 """Numbers a head of attention, of weights drawn at random."""
-_RANDOM = re.compile(r"random:(\d+)x(\d+)")
+_RANDOM = re.compile(r"random(?:-(\w+))?:(\d+)x(\d+)")
 FILE_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
 
@@ -113,12 +113,15 @@ def resolve_reference(reference: JSON) -> Weights:
     return weights
 
 
-def random_shape(spec: str) -> tuple[int, int] | None:
-    """(layers, width) of "random:2x64"; None for any other spec. Raises UsageError for a malformed one."""
+def random_shape(spec: str, kinds: Sequence[str] = ("",)) -> tuple[int, int] | None:
+    """(layers, width) of "random:2x64"; None for any other spec. Raises UsageError for a malformed one.
+
+    kinds: architectures that the caller can draw; "random-mamba:2x64" is of kind "mamba", "random:2x64" of kind "".
+    """
     if not spec.startswith("random"):
         return None
     found = _RANDOM.fullmatch(spec)
-    layers, width = map(int, found.groups()) if found else (0, 0)
+    layers, width = (int(found[2]), int(found[3])) if found and random_kind(spec) in kinds else (0, 0)
     if not layers or not width or width % RANDOM_HEAD_SIZE:
         raise UsageError(
             f"options.weights: {spec!r}: write random:LAYERSxWIDTH, WIDTH a multiple of {RANDOM_HEAD_SIZE} (random:2x64)."
@@ -126,14 +129,22 @@ def random_shape(spec: str) -> tuple[int, int] | None:
     return layers, width
 
 
+def random_kind(spec: str) -> str:
+    """The architecture that a spec of random weights names: "mamba" of "random-mamba:2x64"; else ""."""
+    found = _RANDOM.fullmatch(spec)
+    return (found[1] or "") if found else ""
+
+
 def random_notes(spec: str) -> list[str]:
     """A warning where nothing was pretrained."""
-    return [f"{spec}: random weights, nothing pretrained; good for trying out only"] if random_shape(spec) else []
+    return (
+        [f"{spec}: random weights, nothing pretrained; good for trying out only"] if spec.startswith("random") else []
+    )
 
 
 def weights_facts(spec: str, find: Callable[[str], Weights]) -> JSON:
     """Id, revision and sha256 of the weights that `find` finds; the spec alone for random ones. Raises MissingError."""
-    if random_shape(spec):
+    if spec.startswith("random"):
         return {"id": spec, "revision": "", "sha256": ""}
     return {name: value for name, value in find(spec).reference().items() if name != "path"}
 

@@ -44,7 +44,7 @@ def read(data: Any, request: Request) -> Reading:
 
 def _read_first(data: Any, request: Request, where: str) -> Reading:
     ids = [request.id_column] if request.id_column else ["id", "Id", "ID"]
-    reading = read_frame(data, text_columns=ids)
+    reading = read_frame(data, text_columns=ids, encoding=request.encoding)
     frame = reading.frame
     if not len(frame):
         raise DataError(f"{where}: there is a header but no row. Add at least one row for each part of the split.")
@@ -78,7 +78,7 @@ def _read_again(data: Any, request: Request, where: str) -> Reading:
     facts, schema = request.facts, request.facts.schema
     categories = [name for name, entry in schema["columns"].items() if entry["kind"] == "category"]
     id_column = request.id_column or schema["id_column"]
-    reading = read_frame(data, text_columns=[*categories, id_column or "id"])
+    reading = read_frame(data, text_columns=[*categories, id_column or "id"], encoding=request.encoding)
     frame = reading.frame
     _refuse_missing(frame, schema["columns"], where)
     comma = reading.comma or schema["comma"]

@@ -203,7 +203,7 @@ def _statistics(plan: Plan, train: Any) -> JSON:
     """Where the weights came from, and the tokenizer of random ones."""
     spec = plan.options["weights"]
     fitted: JSON = {"weights": languages.reference(spec), "tokenizer": ""}
-    if random_shape(spec):
+    if random_shape(spec, languages.KINDS):
         fitted["tokenizer"] = languages.made_tokenizer([*train.column("prompt"), *train.column("answer")])
     return fitted
 

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from domains.shared.weights import quiet_transformers
+from domains.text import mamba
 from domains.text.causal_tokens import Scribe, Script, padded
 from trainers.contract import Batch, Predictions, Role, RoleKind
 from trainers.errors import DataError
@@ -74,6 +75,8 @@ def last_states(language: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> Tenso
     """(B, L, D) of the last layer, before scores of tokens are made of them."""
     model = bare(language)
     decoder = getattr(model, model.base_model_prefix)
+    if model.config.model_type == "mamba":
+        return mamba.last_states(decoder, numbers_BL, is_token_BL)
     states: Tensor = decoder(input_ids=numbers_BL, attention_mask=is_token_BL.long(), use_cache=False).last_hidden_state
     return states
 
@@ -134,7 +137,8 @@ class CausalTask:
         for name, parameter in self.model.named_parameters():
             layer = _LAYER.search(name)
             deepest = max(deepest, int(layer[1]) + 1 if layer else 0)
-            kind: RoleKind = "embedding" if name in tables else "scalar" if parameter.ndim < 2 else "matrix"
+            is_matrix = parameter.ndim == 2 and not name.endswith("A_log")  # see `encoder_weights.encoder_roles`
+            kind: RoleKind = "embedding" if name in tables else "matrix" if is_matrix else "scalar"
             if parameter.requires_grad:
                 roles[name] = Role(kind, int(layer[1]) + 1 if layer else deepest)
         return roles

@@ -19,6 +19,7 @@ from domains.shared.weights import (
     Weights,
     config_json,
     quiet_transformers,
+    random_kind,
     random_shape,
     resolve,
     resolve_reference,
@@ -31,6 +32,8 @@ from trainers.errors import DataError, MissingError, UsageError
 TOKENIZER_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 RANDOM_VOCABULARY = 400
 PAD, END = "<pad>", "<end>"
+KINDS = ("", "mamba")
+"""Architectures of random weights: Llama's unless it is said."""
 COPYING, LOUDNESS = 10.0, 30.0
 """See `copying`."""
 _LONGEST_RANDOM = 4096
@@ -43,12 +46,14 @@ def find(spec: str) -> Weights:
 
 def reference(spec: str) -> JSON:
     """What a run keeps of weights that it does not change: id, path, revision, sha256. The spec alone of random ones."""
-    return {"id": spec, "path": "", "revision": "", "sha256": ""} if random_shape(spec) else find(spec).reference()
+    return (
+        {"id": spec, "path": "", "revision": "", "sha256": ""} if random_shape(spec, KINDS) else find(spec).reference()
+    )
 
 
 def found_again(kept: JSON) -> str:
     """The folder or spec behind a reference. Raises MissingError where it is gone or its hash changed."""
-    return str(kept["id"]) if random_shape(kept["id"]) else str(resolve_reference(kept).path)
+    return str(kept["id"]) if random_shape(kept["id"], KINDS) else str(resolve_reference(kept).path)
 
 
 def read_config(spec: str) -> Any:
@@ -56,9 +61,9 @@ def read_config(spec: str) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
 
-    shape = random_shape(spec)
+    shape = random_shape(spec, KINDS)
     if shape is not None:
-        return _random_config(*shape)
+        return mamba_config(*shape, RANDOM_VOCABULARY) if random_kind(spec) else _random_config(*shape)
     folder = find(spec).path
     values = config_json(folder)
     kind = values.get("model_type")
@@ -125,10 +130,11 @@ def load_language(spec: str, config: Any, *, dtype: torch.dtype = torch.float32,
     four_bit: the CUDA device for weights in 4 bits (NF4, Dettmers et al. 2023, arXiv 2305.14314, section 3), "" for none.
     Raises DataError for files that are no whole model, or one whose last layers do more than the zoo knows.
     """
-    if random_shape(spec) is not None:
+    if random_shape(spec, KINDS) is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return copying(empty_language(config)).to(dtype)
+            language = empty_language(config)
+            return (language if random_kind(spec) else copying(language)).to(dtype)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
@@ -210,6 +216,20 @@ def _random_config(layers: int, width: int) -> Any:
         initializer_range=0.3,
         pad_token_id=0,
         bos_token_id=None,
+        eos_token_id=1,
+    )
+
+
+def mamba_config(layers: int, width: int, vocabulary: int) -> Any:
+    """The config of a Mamba (Gu & Dao 2023, arXiv 2312.00752), whose tokenizer has PAD first and END second."""
+    from transformers import MambaConfig
+
+    return MambaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        pad_token_id=0,
+        bos_token_id=1,
         eos_token_id=1,
     )
 

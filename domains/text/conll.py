@@ -71,7 +71,7 @@ def files_of(folder: Path) -> dict[str, Path]:
     return found
 
 
-def read_file(path: Path) -> File:
+def read_file(path: Path, encoding: str | None = None) -> File:
     """The sentences of a file. Raises DataError where it is missing, empty or no text."""
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
@@ -80,7 +80,7 @@ def read_file(path: Path) -> File:
         from domains.shared.frames import unpacked
 
         raw = unpacked(raw, path)
-    utf8, notices = as_utf8(raw, path.name)
+    utf8, notices = as_utf8(raw, path.name, encoding)
     # Not splitlines(): words hold other characters that count as line ends there.
     lines = utf8.decode().split("\n")
     separator, num_columns = _layout(lines)

@@ -308,10 +308,10 @@ _Prompts = tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str]]
 
 
 def _rows_of(data: Any, request: Request) -> _Prompts:
-    names = read_frame(data).frame.columns
+    names = read_frame(data, encoding=request.encoding).frame.columns
     column = next((name for name in ("prompt", "text") if name in names), None)
     columns = {"text": column, **request.columns} if column else dict(request.columns)
-    raw = read_raw(data, Request(id_column=request.id_column, columns=columns))
+    raw = read_raw(data, Request(id_column=request.id_column, columns=columns, encoding=request.encoding))
     texts = raw.frame[raw.text].tolist()
     ids = list(map(str, range(len(texts)) if raw.id_column is None else raw.frame[raw.id_column]))
     return ids, texts, raw.reading.places, (*raw.reading.notices, *raw.notices)

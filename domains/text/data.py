@@ -74,17 +74,17 @@ def _holds_pairs(data: Any, request: Request) -> bool:
         path = Path(data)
         if path.is_dir() or not set(TABLES) & {suffix.lower() for suffix in path.suffixes}:
             return False
-    return request.target is not None or _has_pair_columns(data)
+    return request.target is not None or _has_pair_columns(data, request.encoding)
 
 
-def _has_pair_columns(data: Any) -> bool:
+def _has_pair_columns(data: Any, encoding: str | None) -> bool:
     # A corpus may be larger than memory, so that of one no more is held than a line; read_frame takes the rest.
     suffix = Path(data).suffix if isinstance(data, str | Path) else ""
     if suffix in JSON_SUFFIXES and Path(data).is_file() and (found := _pairs_in_lines(Path(data))) is not None:
         return found
     if suffix in PARQUET_SUFFIXES and (names := _parquet_names(Path(data))) is not None:
         return _are_pairs(names)
-    return _are_pairs(data.columns if hasattr(data, "columns") else read_frame(data).frame.columns)
+    return _are_pairs(data.columns if hasattr(data, "columns") else read_frame(data, encoding=encoding).frame.columns)
 
 
 def _are_pairs(names: Iterable[Any]) -> bool:

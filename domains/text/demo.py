@@ -40,6 +40,15 @@ def _paragraphs_to_sort() -> Demo:
     )
 
 
+def _paragraphs_from_nothing() -> Demo:
+    frame = paragraphs()
+    about = (
+        f"{len(frame):,} paragraphs of Python's own reference, to be sorted into {len(TOPICS)} topics "
+        "(pydoc_data.topics, PSF licence), by an encoder that has read nothing else"
+    )
+    return Demo(frame, Request(target="topic"), about)
+
+
 def _sentences_to_tag() -> Demo:
     frame = sentences()
     what = (
@@ -131,6 +140,7 @@ def dates() -> pd.DataFrame:
 
 DEMOS: dict[str, Callable[[], Demo]] = {
     "python-docs": _paragraphs_to_sort,
+    "python-topics": _paragraphs_from_nothing,
     "python-names": _sentences_to_tag,
     "dates": _dates_to_rewrite,
     "python-reference": _running_text,

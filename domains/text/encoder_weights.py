@@ -27,7 +27,8 @@ from trainers.contract import JSON, Role, RoleKind
 from trainers.errors import DataError, MissingError
 
 DEMO = "demo"
-_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|albert_layer_groups)\.(\d+)\.")
+LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blocks?|albert_layer_groups)\.(\d+)\.")
+"""Finds the number of the layer in the name of a tensor."""
 _TOKENIZER_FILES = ("*.json", "*.txt", "*.model")
 _ALIASES = {"hidden_size": "dim", "num_hidden_layers": "n_layers"}
 _DROPOUTS = ("hidden_dropout_prob", "embedding_dropout", "mlp_dropout", "dropout")
@@ -145,10 +146,12 @@ def encoder_roles(encoder: nn.Module, prefix: str = "") -> dict[str, Role]:
     tables = {f"{name}.weight" for name, part in encoder.named_modules() if isinstance(part, nn.Embedding)}
     roles, deepest = {}, 0
     for name, parameter in encoder.named_parameters():
-        layer = _LAYER.search(name)
+        layer = LAYER.search(name)
         depth = int(layer[1]) + 1 if layer else deepest
         deepest = max(deepest, depth)
-        kind: RoleKind = "embedding" if name in tables else "scalar" if parameter.ndim < 2 else "matrix"
+        # Decay rates of a recurrence are a table, but no matrix: the authors of Mamba decay them as little as a bias.
+        is_matrix = parameter.ndim == 2 and not name.endswith("A_log")
+        kind: RoleKind = "embedding" if name in tables else "matrix" if is_matrix else "scalar"
         roles[prefix + name] = Role(kind, depth)
     return roles
 

@@ -42,16 +42,21 @@ def encoder_estimates(facts: Facts, options: Sized, settings: Gradient, num_outp
             f"options.max_tokens is {options.max_tokens}, but {options.weights} reads {limit} tokens at most: "
             f"--set options.max_tokens={limit}"
         )
+    estimates = network_estimates(facts, config, options.max_tokens, settings, num_outputs)
+    return {**estimates, "weights": weights_facts(options.weights, encoders.find)}
+
+
+def network_estimates(facts: Facts, config: JSON, max_tokens: int, settings: Gradient, num_outputs: int) -> JSON:
+    """Parameters, steps, FLOPs and memory of an encoder of this architecture with a linear head."""
     total = encoders.num_parameters(config) + (config["hidden_size"] + 1) * num_outputs
     rows = settings.micro_batch_size or settings.batch_size
-    widest = min(rows * options.max_tokens, settings.micro_batch_tokens or rows * options.max_tokens)
+    widest = min(rows * max_tokens, settings.micro_batch_tokens or rows * max_tokens)
     activations = widest * config["num_hidden_layers"] * config["hidden_size"] * ACTIVATION_BYTES
     return {
         "num_parameters": total,
         "num_steps": settings.planned_steps(facts.num_rows),
-        "flops_per_epoch": 6 * total * num_tokens(facts, options.max_tokens),
+        "flops_per_epoch": 6 * total * num_tokens(facts, max_tokens),
         "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
-        "weights": weights_facts(options.weights, encoders.find),
     }
 
 

@@ -138,10 +138,10 @@ def _bits(truth: np.ndarray, predictions: Predictions) -> np.ndarray:
 def _read(data: Any, request: Request, where: str) -> tuple[FrameReading, Columns]:
     """What is in the file, its texts kept letter for letter, and which columns those are."""
     guesses = {*PROMPT_NAMES, *ANSWER_NAMES, *CHAT_NAMES, *request.columns.values()} | {request.target or ""}
-    reading = read_frame(data, text_columns=sorted(guesses))
+    reading = read_frame(data, text_columns=sorted(guesses), encoding=request.encoding)
     columns = _columns(reading.frame, request, where)
     if set(columns.texts) - guesses:
-        reading = read_frame(data, text_columns=columns.texts)
+        reading = read_frame(data, text_columns=columns.texts, encoding=request.encoding)
     return reading, columns
 
 

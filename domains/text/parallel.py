@@ -85,11 +85,13 @@ def _read(data: Any, request: Request, where: str) -> tuple[FrameReading, str, s
     """What is in the data, its texts kept letter for letter, and which columns those are."""
     guesses = sorted({*SOURCE_NAMES, *TARGET_NAMES, *request.columns.values()} | {request.target or ""})
     is_folder = not isinstance(data, pd.DataFrame) and Path(data).is_dir()
-    reading = read_folder(Path(data)) if is_folder else read_frame(data, text_columns=guesses)
+    reading = (
+        read_folder(Path(data)) if is_folder else read_frame(data, text_columns=guesses, encoding=request.encoding)
+    )
     source, target = _columns(reading.frame, request, where)
     wanted = [name for name in (source, target) if name is not None]
     if not is_folder and set(wanted) - set(guesses):
-        reading = read_frame(data, text_columns=wanted)
+        reading = read_frame(data, text_columns=wanted, encoding=request.encoding)
     return reading, source, target
 
 

@@ -46,10 +46,10 @@ def read_raw(data: Any, request: Request) -> Raw:
     taken = {request.target, request.group, request.order, request.id_column}
     wanted = request.columns.get("text") or (request.facts.schema["text"] if request.facts else None)
     kept = {wanted} if wanted else set(USUAL_NAMES)
-    reading = read_frame(data, text_columns=sorted(kept - taken))
+    reading = read_frame(data, text_columns=sorted(kept - taken), encoding=request.encoding)
     text, notices = _text_column(reading.frame, wanted, request, where)
     if kept & set(reading.frame.columns) - taken != {text}:
-        reading = read_frame(data, text_columns=[text])
+        reading = read_frame(data, text_columns=[text], encoding=request.encoding)
     return Raw(reading, text, _id_column(reading.frame, request, text, where), notices)
 
 

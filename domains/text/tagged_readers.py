@@ -39,7 +39,7 @@ def read_files(path: Path, request: Request) -> Reading:
         raise DataError(f"{path}: no file here is called train, dev or test and ends in {', '.join(conll.SUFFIXES)}.")
     if path.is_dir() and "train" not in parts and request.facts is None:
         raise DataError(f"{path}: no train file here, only {', '.join(file.name for file in parts.values())}.")
-    files = {part: conll.read_file(file) for part, file in parts.items()}
+    files = {part: conll.read_file(file, request.encoding) for part, file in parts.items()}
     found = [(part, file.name, sentence) for part, file in files.items() for sentence in file.sentences]
     sentences = [sentence for _, _, sentence in found]
     frame = pd.DataFrame({"words": as_objects([each.words for each in sentences])})
@@ -71,7 +71,7 @@ def _given_parts(parts: list[str], names: dict[str, str]) -> tuple[list[str], st
 
 def read_table(data: Any, request: Request) -> Reading:
     """Read a table whose cells hold JSON lists of words and of tags. Raises DataError without such columns."""
-    reading = read_frame(data, text_columns=("text",))
+    reading = read_frame(data, text_columns=("text",), encoding=request.encoding)
     frame, where = reading.frame, "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
     if not len(frame):
         raise DataError(f"{where}: there is a header but no row.")
@@ -172,7 +172,9 @@ def _reading(
         frame[target] = as_objects(_checked(tags, words, bad, request.facts, notices))
     used = target if tags is not None else None
     names = [str(i) for i in range(len(frame))] if ids is None else ids
-    table = FrameTable(frame, np.array(names, dtype=object), used, {"shape": "tagged", **context})
+    table = FrameTable(
+        frame, np.array(names, dtype=object), used, {"shape": "tagged", "every_text": frame["text"], **context}
+    )
     rows = tuple(BadRow(i, places[i], bad[i]) for i in sorted(bad))
     return Reading(table, "ner", used, rows, tuple(notices))
 

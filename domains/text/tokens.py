@@ -6,7 +6,7 @@ Shapes: B texts, L tokens.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WORD_TOKENIZER_SIZE = 4000
 """Words that a tokenizer made from the training texts keeps: for random weights only."""
-PAD, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
+PAD, UNKNOWN, START, END, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 _AT_ONCE = 4096
 
 
@@ -75,6 +75,15 @@ class TextTokenizer:
                 cropped.append(bool(found.overflowing))
         return Encoded(numbers, np.array(cropped, dtype=bool))
 
+    def windows(self, texts: Sequence[str], max_tokens: int) -> list[list[np.ndarray]]:
+        """Of each text, all its token numbers in windows of at most `max_tokens`, start and end tokens in each."""
+        self.tokenizer.enable_truncation(max_tokens)
+        found = []
+        for start in range(0, len(texts), _AT_ONCE):
+            for first in self.tokenizer.encode_batch(list(texts[start : start + _AT_ONCE])):
+                found.append([np.array(part.ids, dtype=np.int32) for part in (first, *first.overflowing)])
+        return found
+
     def padded(self, numbers: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
         """(B, L) token numbers and whether each is one, L the longest here."""
         lengths = np.array([len(each) for each in numbers])
@@ -112,11 +121,15 @@ def check_vocabulary(folder: Path, num_known: int, num_modelled: int) -> None:
         )
 
 
-def of_bytes(texts: Sequence[str], size: int, special: list[str], *, add_prefix_space: bool) -> Tokenizer:
+def of_bytes(
+    texts: Iterable[str], size: int, special: list[str], *, add_prefix_space: bool, normalizer: Any = None
+) -> Tokenizer:
     """Byte-level BPE of `texts` with at most `size` tokens, `special` first, for weights that know no other."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
     make: Any = trainers.BpeTrainer
@@ -124,6 +137,29 @@ def of_bytes(texts: Sequence[str], size: int, special: list[str], *, add_prefix_
     trainer = make(vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def of_pieces(texts: Iterable[str], size: int, *, lowercase: bool) -> TextTokenizer:
+    """A tokenizer of bytes and their commonest pairs in `texts`, for encoders: start, end and mask tokens included."""
+    from tokenizers import normalizers, processors
+
+    special = [PAD, UNKNOWN, START, END, MASK]
+    normal = [normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])]
+    normalizer = normalizers.Sequence(normal)
+    tokenizer = of_bytes(texts, size, special, add_prefix_space=True, normalizer=normalizer)
+    ends = [(token, special.index(token)) for token in (START, END)]
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{START} $A {END}", special_tokens=ends)
+    return TextTokenizer(tokenizer, special.index(PAD))
+
+
+def write_for_transformers(tokenizer: TextTokenizer, folder: Path, max_tokens: int) -> None:
+    """tokenizer.json and tokenizer_config.json, from which `transformers.AutoTokenizer` makes the same tokenizer."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer.tokenizer.no_truncation()
+    known = {"pad_token": PAD, "unk_token": UNKNOWN, "cls_token": START, "sep_token": END, "mask_token": MASK}
+    make: Any = PreTrainedTokenizerFast
+    make(tokenizer_object=tokenizer.tokenizer, model_max_length=max_tokens, **known).save_pretrained(folder)
 
 
 def of_words(texts: Sequence[str]) -> TextTokenizer:

@@ -1,7 +1,6 @@
 """One tiny run per ready recipe and task, trained once and shared by the batteries."""
 
 import importlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ class Tried:
     task: str
     data: Any
     target: str | None
+    sets: dict[str, Any]
     run: Run
 
 
@@ -34,26 +34,19 @@ def ready_cases() -> list[tuple[str, str]]:
 def tiny_sets(recipe: str) -> dict[str, Any]:
     """The family's TINY overrides as --set paths."""
     family = importlib.import_module(str(load_registry().get(recipe).module))
-    return dict(_paths(family.TINY))
-
-
-def _paths(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _paths(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+    return dict(tiny.paths_of(family.TINY))
 
 
 def train_tiny(recipe: str, task: str, folder: Path, **more: Any) -> Tried:
     """Train a recipe on the tiny data of its type."""
     data, target = tiny.made(recipe, task, folder)
+    sets = tiny.sets(recipe, task, data, target, folder)
     done = run.train(
         recipe,
         data,
-        **{"target": target, "task": task, "set": tiny_sets(recipe), "fast": True, "out": folder / "run", **more},
+        **{"target": target, "task": task, "set": sets, "fast": True, "out": folder / "run", **more},
     )
-    return Tried(recipe, task, data, target, done)
+    return Tried(recipe, task, data, target, sets, done)
 
 
 @pytest.fixture(scope="session", autouse=True)

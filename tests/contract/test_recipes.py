@@ -76,7 +76,7 @@ def test_the_run_folder_holds_what_the_design_says(tried):
 
 def test_planning_twice_gives_the_same_plan(tried):
     def planned():
-        wishes = Wishes(tiny_sets(tried.recipe))
+        wishes = Wishes(tried.sets)
         request = Request(target=tried.target, task=tried.task)
         return prepare(tried.recipe, tried.data, request=request, wishes=wishes, fast=True).plan
 

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 from contract import tiny
-from contract.conftest import tiny_sets
 
 from zoo.registry import load_registry
 
+PREFIXES = {"gradient": "train.", "embed": "train.head.", "phases": "train.tune."}
+"""Where the settings of the last training of a recipe stand, by its trainer."""
 RESUMABLE = [
     recipe.name
     for recipe in load_registry().recipes.values()
-    if recipe.status == "ready" and recipe.train["trainer"] in ("gradient", "embed")
+    if recipe.status == "ready" and recipe.train["trainer"] in PREFIXES
 ]
 
 
@@ -45,9 +46,10 @@ def steps_done(folder: Path) -> int:
 
 @pytest.mark.parametrize("recipe", RESUMABLE)
 def test_killed_in_its_second_epoch_and_resumed_the_weights_are_bit_identical(recipe, tmp_path):
-    data, target = tiny.made(recipe, load_registry().get(recipe).tasks[0], tmp_path)
-    prefix = "train.head." if load_registry().get(recipe).train["trainer"] == "embed" else "train."
-    sets = {**tiny_sets(recipe), prefix + "batch_size": 16, prefix + "save_steps": 2}
+    task = load_registry().get(recipe).tasks[0]
+    data, target = tiny.made(recipe, task, tmp_path)
+    prefix = PREFIXES[load_registry().get(recipe).train["trainer"]]
+    sets = {**tiny.sets(recipe, task, data, target, tmp_path), prefix + "batch_size": 16, prefix + "save_steps": 2}
     for name in ("epochs", "steps", "seconds"):
         sets.pop(prefix + name, None)
     epochs = 60 if "head" in prefix else 6

@@ -1,13 +1,17 @@
 """Small learnable data of every type, made from a seed: what the batteries train on."""
 
+import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from PIL import Image
+
+from zoo import run
+from zoo.registry import load_registry
 
 NUM_ROWS = 120
 
@@ -129,6 +133,11 @@ def tagged_texts(folder: Path, task: str) -> tuple[Any, str]:
     return _written(pd.DataFrame(rows), folder / "sentences.csv"), "tags"
 
 
+def texts_or_tags(folder: Path, task: str) -> tuple[Any, str]:
+    """Sentences to tag, else labelled texts."""
+    return tagged_texts(folder, task) if task == "ner" else texts(folder, task)
+
+
 def rewritings(folder: Path, task: str) -> tuple[Any, str]:
     """Requests of a few words; the answer depends on the thing that is asked for."""
     rng = np.random.default_rng(0)
@@ -157,6 +166,8 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "text/lora-finetune": pairs,
     "text/full-finetune": pairs,
     "text/encoder-ner": tagged_texts,
+    "text/long-context": prompts,
+    "text/encoder-scratch": texts_or_tags,
     "text/seq2seq": rewritings,
 }
 """By recipe where it needs data of its own, else by type."""
@@ -165,6 +176,34 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
 def made(recipe: str, task: str, folder: Path) -> tuple[Any, str | None]:
     """Data for `recipe` below `folder`, and the name of its target column (None where folders name the classes)."""
     return (MAKERS.get(recipe) or MAKERS[recipe.split("/")[0]])(folder, task)
+
+
+def teacher(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
+    """A finished run to learn from, on the same data; several recipes of one folder share it."""
+    if not (folder / "teacher").exists():
+        sets = dict(paths_of(importlib.import_module("domains.text.encoder").TINY))
+        run.train("text/encoder-classify", data, target=target, task=task, set=sets, fast=True, out=folder / "teacher")
+    return {"options.teacher": str(folder / "teacher")}
+
+
+NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {"text/distil": teacher}
+"""What a recipe needs that TINY cannot hold, as --set paths: made below a folder, from task, data and target."""
+
+
+def sets(recipe: str, task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
+    """The overrides under which a recipe trains on `made` data within seconds."""
+    family = importlib.import_module(str(load_registry().get(recipe).module))
+    more = NEEDS[recipe](task, data, target, folder) if recipe in NEEDS else {}
+    return {**dict(paths_of(family.TINY)), **more}
+
+
+def paths_of(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """A tree of overrides as --set paths."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from paths_of(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def new_rows(data: Path) -> pd.DataFrame:

@@ -80,10 +80,18 @@ def test_large_whole_numbers_keep_every_digit(write):
     assert frame["n"].tolist() == [9007199254740993, -5]
 
 
-def test_a_file_that_is_not_utf8_is_read_as_latin_and_says_where(write):
-    reading = read_frame(write("ort,y\nZürich,1\nBern,2\n".encode("latin-1")))
+def test_a_file_that_is_not_utf8_is_refused_until_its_encoding_is_named(write):
+    path = write("ort,y\nZürich,1\nBern,2\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"line 2: byte 0xfc is not UTF-8.*--encoding cp1252"):
+        read_frame(path)
+    with pytest.raises(DataError, match="no such encoding"):
+        read_frame(path, encoding="cp12")
+    with pytest.raises(DataError, match="not ascii either"):
+        read_frame(path, encoding="ascii")
+    reading = read_frame(path, encoding="cp1252")
     assert reading.frame["ort"].tolist() == ["Zürich", "Bern"]
     assert "line 2" in reading.notices[0]
+    assert read_frame(write("ort,y\nZürich,1\n".encode()), encoding="cp1252").frame["ort"].tolist() == ["Zürich"]
 
 
 def test_utf16_zero_bytes_and_old_line_ends_are_read(write):

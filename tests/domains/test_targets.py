@@ -76,3 +76,5 @@ def test_bad_targets_are_listed_with_their_places_and_reasons():
     assert np.isnan(target_values(column(["1", "x", None, "inf"]), "regression")[1:]).all()
     unknown = bad_targets(column(["yes", "yess"]), "classification", places, classes=("no", "yes"))
     assert "Did you mean yes" in unknown[0].reason
+    with pytest.raises(DataError, match=r"not one of its 3 values \('x', 'y', 'z' ...\).*--target"):
+        bad_targets(column(["x", "y", "z", None]), "classification", places, classes=("no", "yes"))

@@ -83,9 +83,9 @@ def test_a_byte_order_mark_latin_1_and_zero_bytes_are_read_and_told(tmp_path):
     (tmp_path / "bom.csv").write_bytes(("\ufefftext,label\n" + rows).encode("utf-8"))
     (tmp_path / "latin.csv").write_bytes(("text,label\n" + rows).encode("latin-1"))
     (tmp_path / "nul.csv").write_bytes(("text,label\n" + rows).replace("numéro 3", "num\0éro 3").encode("utf-8"))
-    tables = {name: read(tmp_path / f"{name}.csv") for name in ("bom", "latin", "nul")}
+    tables = {name: read(tmp_path / f"{name}.csv", encoding="cp1252") for name in ("bom", "latin", "nul")}
     assert len({tuple(found.table.column("text")) for found in tables.values()}) == 1
-    assert any("line 2" in note and "Latin-1" in note for note in tables["latin"].notices)
+    assert any("line 2" in note and "cp1252" in note for note in tables["latin"].notices)
     assert any("zero bytes" in note for note in tables["nul"].notices)
 
 
@@ -95,6 +95,8 @@ def test_lines_that_are_no_json_objects_are_bad_rows_and_a_file_of_them_is_refus
     found = read(tmp_path / "a.jsonl")
     assert [(row.position, row.place) for row in found.bad] == [(1, "a.jsonl line 3"), (3, "a.jsonl line 5")]
     assert "not JSON" in found.bad[0].reason
+    (tmp_path / "two.jsonl").write_text("\n".join(lines[:3:2]))
+    assert [row.place for row in read(tmp_path / "two.jsonl").bad] == ["two.jsonl line 2"]  # not: only one class
     (tmp_path / "b.jsonl").write_text("1\n2\n")
     with pytest.raises(DataError, match=r"b.jsonl line 1: holds a int"):
         read(tmp_path / "b.jsonl")

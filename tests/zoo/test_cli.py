@@ -33,7 +33,7 @@ def test_recommend_prints_the_answer_and_nothing_on_stderr(zoo: Any) -> None:
         "recommend --type proteins --n 20000 --json",
         "list --json",
         "show proteins/esm2-finetune --json",
-        "show text/distil --json",
+        "show text/distil-tag --json",
     ],
 )
 def test_json_is_one_object_with_a_schema_version(zoo: Any, line: str) -> None:
@@ -77,7 +77,7 @@ def test_list_and_show_know_every_recipe(zoo: Any) -> None:
         ("list --type tabluar", "Did you mean tabular"),
         ("list --status redy", "Did you mean ready"),
         ("recomend --type proteins --n 5", "recommend"),
-        ("train text/distil --data x.csv", "planned, not built yet"),
+        ("train text/distil-tag --data x.csv", "planned, not built yet"),
     ],
 )
 def test_wrong_usage_exits_2_with_one_clean_line(zoo: Any, line: str, says: str) -> None:

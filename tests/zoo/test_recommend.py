@@ -91,6 +91,7 @@ def test_a_checkpoint_turns_scratch_into_fine_tuning_below_a_million_pictures() 
         ("text", {"length": 7_999}, "text/encoder-classify"),
         ("text", {"device": "edge"}, "text/long-context"),
         ("text", {"latency": "tight"}, "text/distil"),
+        ("text", {"latency": "tight", "task": "ner"}, "text/distil-tag"),
         ("timeseries", {"pretrained": True}, "timeseries/foundation"),
         ("timeseries", {"channels": 2}, "timeseries/lstm"),
         ("timeseries", {"series": 10}, "timeseries/lstm"),
