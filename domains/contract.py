@@ -152,7 +152,9 @@ class Facts:
 class Metric:
     """A score with its direction. `stats` keeps a few floats a row, so parts concatenate and groups can be resampled.
 
-    stats(truth, predictions) -> (rows, k) floats.   value(stats) -> the score, NaN where it is undefined.
+    stats(truth, predictions) -> (rows, k) floats; metrics that share the function share its work.
+    value(stats) -> the score, NaN where it is undefined.
+    num_scored(stats) -> of how many rows the value is made, where some may be undefined; None: of all.
     """
 
     name: str
@@ -160,6 +162,7 @@ class Metric:
     higher_is_better: bool
     stats: Callable[[np.ndarray, Predictions], np.ndarray]
     value: Callable[[np.ndarray], float]
+    num_scored: Callable[[np.ndarray], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +185,11 @@ class Demo:
 
 
 class Domain(Protocol):
-    """The functions of `domains/<type>/data.py`."""
+    """The functions of `domains/<type>/data.py`.
+
+    A data type may also have `plots(test, predictions, facts, folder) -> {file: caption}`: pictures of the answers on the
+    test rows, written into `folder` and shown on the card of the run.
+    """
 
     def read(self, data: Any, request: Request) -> Reading: ...
 

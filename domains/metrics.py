@@ -88,10 +88,17 @@ def scores(metrics: Sequence[Metric], truth: np.ndarray, predictions: Prediction
     """{metric: {value, low, high}} with 95 % bootstrap intervals over `groups`.
 
     An undefined value is None with a `reason`; with fewer than ten groups low and high are None and `reason` says so.
-    Rows without an answer (a `problem`) are left out.
+    Rows without an answer (a `problem`) are left out. Where a metric may be undefined for a row, `num_scored` and
+    `num_undefined` say for how many it is not and is.
     """
     truth, predictions, groups = _answered(truth, predictions, np.asarray(groups))
-    return {metric.name: _score(metric, metric.stats(truth, predictions), groups) for metric in metrics}
+    stats = {metric.stats: metric.stats(truth, predictions) for metric in _first_of_each(metrics)}
+    return {metric.name: _score(metric, stats[metric.stats], groups) for metric in metrics}
+
+
+def _first_of_each(metrics: Sequence[Metric]) -> list[Metric]:
+    """One metric for each function of stats: distances between surfaces are not worth computing once a class."""
+    return list({metric.stats: metric for metric in reversed(metrics)}.values())
 
 
 def _answered(
@@ -135,14 +142,18 @@ def interval(metric: Metric, stats: np.ndarray, groups: np.ndarray, *, seed: int
 
 
 def _score(metric: Metric, stats: np.ndarray, groups: np.ndarray) -> JSON:
+    counts = {}
+    if metric.num_scored is not None:
+        counts["num_scored"] = metric.num_scored(stats)
+        counts["num_undefined"] = len(stats) - counts["num_scored"]
     value = metric.value(stats) if len(stats) else float("nan")
     if not np.isfinite(value):
-        return {"value": None, "low": None, "high": None, "reason": f"undefined on these {len(stats)} rows"}
+        return {"value": None, "low": None, "high": None, "reason": f"undefined on these {len(stats)} rows", **counts}
     bounds = interval(metric, stats, groups)
     if bounds is None:
-        few = len(np.unique(groups))
-        return {"value": float(value), "low": None, "high": None, "reason": f"too few groups for an interval: {few}"}
-    return {"value": float(value), "low": bounds[0], "high": bounds[1]}
+        few = f"too few groups for an interval: {len(np.unique(groups))}"
+        return {"value": float(value), "low": None, "high": None, "reason": few, **counts}
+    return {"value": float(value), "low": bounds[0], "high": bounds[1], **counts}
 
 
 # --- classification: stats are [true class, predicted class] or [true class, probability of every class] ---

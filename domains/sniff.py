@@ -67,7 +67,9 @@ def _file(path: Path, target: str | None) -> Sniffed:
 def _folder(path: Path) -> Sniffed:
     files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
     if (path / "dataset.json").exists() or any(file.name.endswith((".nii", ".nii.gz")) for file in files):
-        scans = [file for file in files if "labels" not in file.parent.name and file.name.endswith((".nii", ".nii.gz"))]
+        is_mask = ("labels", "mask")
+        images = [file for file in files if not file.parent.name.startswith(is_mask)]
+        scans = [file for file in images if file.name.endswith((".nii", ".nii.gz"))]
         return Sniffed("medical", len(scans), "segmentation", "folder of NIfTI scans")
     tagged = [file for file in files if file.suffix.lower() in TAGGED]
     if len(tagged) * 2 > len(files):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 JSON = dict[str, Any]
-Kind = Literal["label", "labels", "number", "numbers", "tags", "text"]
+Kind = Literal["label", "labels", "number", "numbers", "tags", "text", "file"]
 RoleKind = Literal["matrix", "embedding", "head", "scalar"]
 
 
@@ -66,9 +66,17 @@ class Plan:
 class Prediction:
     """One row's answer, the scores behind it, and why there is none (`problem`). See `Predictions` for the kinds."""
 
-    value: str | float | tuple[str, ...] | tuple[float, ...] | None
+    value: str | float | tuple[str, ...] | tuple[float, ...] | FileValue | None
     scores: Mapping[str, float] | None = None
     problem: str = ""
+
+
+class FileValue(Protocol):
+    """An answer too large for a cell: it is kept small in memory and writes itself, as a file that ends in `suffix`."""
+
+    suffix: str
+
+    def write(self, path: Path) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class Predictions:
 
     kind: what a value is. "label": the name of a class; "labels": a tuple of names, of any number of classes; "number":
         a float; "numbers": a tuple of floats, one for each of several targets, whose names are `classes`; "tags": a tuple
-        with a tag for each word of the row; "text": what was written.
+        with a tag for each word of the row; "text": what was written; "file": a `FileValue`, such as a mask.
     values: (rows,) float64 for numbers, else objects; NaN or None where `problems` says why.
     scores: (rows, classes) probabilities, which sum to 1 in a row for "label" and are independent for "labels"; for
         "numbers" the numbers; None for the other kinds.
@@ -142,6 +150,11 @@ class Predictions:
     def of_texts(cls, texts: Sequence[str]) -> Predictions:
         """One text a row."""
         return cls("text", as_objects(texts), None, (), ("",) * len(texts))
+
+    @classmethod
+    def of_files(cls, files: Sequence[FileValue | None]) -> Predictions:
+        """One answer a row that becomes a file; None where the model's answer is not finite."""
+        return cls("file", as_objects(files), None, (), not_finite([each is not None for each in files]))
 
     @classmethod
     def of_numbers(cls, numbers: np.ndarray) -> Predictions:

@@ -26,7 +26,7 @@ from trainers.empty import fill, give_storage, without_storage
 from trainers.errors import DivergedError
 from trainers.feed import size_order
 from trainers.memory import is_out_of_memory, no_more_memory
-from trainers.precision import autocast, layout_of, placed
+from trainers.precision import autocast, lay_out, layout_of, placed
 from trainers.settings import Gradient
 
 STATISTICS, WEIGHTS = "statistics.json", "model.safetensors"
@@ -93,7 +93,8 @@ class GradientLearner:
             with without_storage():
                 task = self.make_task(statistics, False)
             give_storage(task.model, device)
-        task.model.to(device, memory_format=layout_of(self.settings))  # type: ignore[call-overload]
+        task.model.to(device)
+        lay_out(task.model, layout_of(self.settings))
         return task
 
     def _trained(self, train: Any, valid: Any, watch: Watch, snapshots: Snapshots, snapshot: Path | None) -> JSON:

@@ -90,18 +90,31 @@ def with_fp8_products(model: torch.nn.Module, machine: Machine) -> None:
     convert_to_float8_training(model, module_filter_fn=fits)
 
 
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""By the number of dimensions: pictures and volumes."""
+
+
 def layout_of(settings: Gradient) -> torch.memory_format:
-    """How pictures and kernels lie in memory: channels last where train.channels_last asks for it."""
+    """How pictures, volumes and kernels lie in memory: channels last where train.channels_last asks for it."""
     return torch.channels_last if settings.channels_last else torch.preserve_format
+
+
+def lay_out(model: torch.nn.Module, layout: torch.memory_format) -> None:
+    """Let kernels and buffers of pictures and volumes lie as `layout` says, in place. As Module.to does it, which cannot
+    do both in one model, or volumes by the name of pictures."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if is_reordered(tensor, layout):
+            tensor.data = tensor.data.to(memory_format=CHANNELS_LAST[tensor.ndim])
 
 
 def placed(inputs: Any, device: torch.device, layout: torch.memory_format = torch.preserve_format) -> Any:
     """The same nested inputs with every tensor on `device`; CUDA copies run beside computing, from pinned memory.
 
-    layout: of tensors (rows, channels, height, width); others keep theirs.
+    layout: of tensors (rows, channels, height, width) and (rows, channels, depth, height, width); others keep theirs.
     """
     if isinstance(inputs, torch.Tensor):
-        inputs = inputs.contiguous(memory_format=layout) if is_reordered(inputs, layout) else inputs
+        if is_reordered(inputs, layout):
+            inputs = inputs.contiguous(memory_format=CHANNELS_LAST[inputs.ndim])
         if device.type == "cuda":
             return inputs.pin_memory().to(device, non_blocking=True)
         return inputs if device.type == "cpu" else inputs.to(device)
@@ -117,5 +130,5 @@ def placed(inputs: Any, device: torch.device, layout: torch.memory_format = torc
 
 
 def is_reordered(tensor: torch.Tensor, layout: torch.memory_format) -> bool:
-    """Whether `layout` says how this tensor is to lie: one of four dimensions, and not just as it is."""
-    return tensor.ndim == 4 and layout is not torch.preserve_format
+    """Whether `layout` says how this tensor is to lie: a picture or a volume, and not just as it is."""
+    return tensor.ndim in CHANNELS_LAST and layout is not torch.preserve_format

@@ -102,7 +102,9 @@ class Gradient(_Settings):
     keep: Literal["best", "last"] = "best"
     guard: bool = Field(True, description="skip outlying steps and go back when the loss stays high; False: end")
     rollback_lr: float = Field(1.0, gt=0, le=1, description="lr factor after going back, rising to 1 in 200 steps")
-    channels_last: bool = Field(False, description="pictures lie in memory pixel by pixel, as convolutions read them")
+    channels_last: bool = Field(
+        False, description="pictures and volumes lie in memory point by point, as kernels read them"
+    )
     checkpoint_activations: bool = Field(False, description="compute activations twice to save memory")
     shard: bool = Field(False, description="split the model among the processes of torchrun (FSDP2)")
     profile: bool = Field(False, description="trace a few steps: profile/ in the run folder")

@@ -231,12 +231,15 @@ def predict(
 ) -> None:
     """Predict every row of new data, in order; rows that cannot be used say why."""
     _prepare_process(offline)
+    from trainers.errors import UsageError
     from zoo import report
     from zoo.finished import load
     from zoo.plan import parse_sets
 
     loaded = load(run_folder, device=device, sets=parse_sets(sets or []))
     ids, predictions = loaded.answers(data, encoding=encoding, say=_say)
+    if out is None and predictions.kind == "file":
+        raise UsageError("The answers of this run are files. Name a folder for them: --out FOLDER")
     if out is None and as_json:
         _print_json({"schema_version": 1, "run": str(run_folder), **report.prediction_columns(ids, predictions)})
         return

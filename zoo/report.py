@@ -4,14 +4,15 @@ import csv
 import importlib.metadata
 import json
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from trainers.contract import JSON, Machine, Plan, Predictions
+from trainers.contract import JSON, Machine, Plan, Predictions, as_objects
 
 EMPTY_ACTUAL: JSON = {
     "seconds_train": None,
@@ -26,9 +27,14 @@ EMPTY_ACTUAL: JSON = {
     "compiled_graphs": None,
 }
 MOST_COLUMNS = 7
+PLOTS = "plots"
+"""In the run folder: pictures of answers."""
+FILES = "files"
+"""Beside predictions.csv: answers that are files."""
+_NOT_IN_NAMES = re.compile(r"[^\w.+-]")
 _PACKAGES = (
-    *("domain-model-zoo", "torch", "torchvision", "numpy", "pandas", "scikit-learn"),
-    *("xgboost", "lightgbm", "timm", "transformers", "fair-esm", "rdkit", "torch-geometric", "safetensors"),
+    *("domain-model-zoo", "torch", "torchvision", "numpy", "pandas", "scikit-learn", "xgboost", "lightgbm", "timm"),
+    *("transformers", "fair-esm", "rdkit", "torch-geometric", "safetensors", "monai", "nibabel"),
 )
 
 
@@ -51,16 +57,37 @@ def spread(
     return Predictions(kind, values, scores, classes, tuple(problems))
 
 
-def prediction_columns(ids: Any, predictions: Predictions) -> dict[str, list[Any]]:
-    """The columns of predictions.csv: id, prediction, probability_CLASS... (of several numbers prediction_NAME...),
-    problem. No answer is None."""
+MOST_COLUMNS = 7
+PLOTS = "plots"
+"""In the run folder: pictures of answers."""
+FILES = "files"
+"""Beside predictions.csv: answers that are files."""
+_NOT_IN_NAMES = re.compile(r"[^\w.+-]")
+_PACKAGES = (
+    *("domain-model-zoo", "torch", "torchvision", "numpy", "pandas", "scikit-learn", "xgboost", "lightgbm", "timm"),
+    *("transformers", "fair-esm", "rdkit", "torch-geometric", "safetensors", "monai", "nibabel"),
     columns: dict[str, list[Any]] = {"id": [str(name) for name in ids]}
+    if predictions.kind == "file" and folder is not None:
+        predictions = replace(predictions, values=written_files(columns["id"], predictions, folder))
     columns["prediction"] = [_plain(value) for value in predictions.values]
     prefix = "prediction" if predictions.kind == "numbers" else "probability"
     for k, name in enumerate(predictions.classes if predictions.scores is not None else ()):
         columns[f"{prefix}_{name}"] = [_plain(value) for value in predictions.scores[:, k]]  # type: ignore[index]
     columns["problem"] = list(predictions.problems)
     return columns
+
+
+def written_files(ids: Sequence[str], predictions: Predictions, folder: Path) -> np.ndarray:
+    """Write every answer that is a file below `folder`; returns their paths within it, None for no answer."""
+    (folder / FILES).mkdir(parents=True, exist_ok=True)
+    answers = list(zip(ids, predictions.values, strict=True))
+    names = [value and f"{FILES}/{_NOT_IN_NAMES.sub('_', name)}{value.suffix}" for name, value in answers]
+    if len(taken := [name for name in names if name]) > len(set(taken)):
+        names = [name and name.replace("/", f"/{row:06d}-", 1) for row, name in enumerate(names)]
+    for name, value in zip(names, predictions.values, strict=True):
+        if name is not None:
+            value.write(folder / name)
+    return as_objects(names)
 
 
 def prediction_frame(ids: Any, predictions: Predictions, *, like: Any) -> Any:
@@ -72,7 +99,7 @@ def prediction_frame(ids: Any, predictions: Predictions, *, like: Any) -> Any:
 
 def write_predictions(path: Path, ids: Any, predictions: Predictions, truth: np.ndarray | None = None) -> None:
     """Write predictions.csv, one line a row in the order of the rows; `truth` adds a column after the id."""
-    columns = prediction_columns(ids, predictions)
+    columns = prediction_columns(ids, predictions, path.parent)
     if truth is not None:
         columns = {"id": columns.pop("id"), "truth": [_plain(value) for value in truth], **columns}
     temporary = path.with_name(f".{path.name}.tmp")
@@ -196,7 +223,8 @@ def plan_lines(job: Any) -> str:
             f"{block}.{path} = {value}   [{plan.origins.get(f'{block}.{path}', 'default')}]"
             for path, value in _flat(values)
         ]
-    lines += [f"estimate {name}: {_number(value)}" for name, value in plan.estimates.items() if name != "notes"]
+    estimates = {name: value for name, value in plan.estimates.items() if name != "notes"}
+    lines += [f"estimate {name}: {_number(value)}" for name, value in _flat(estimates)]
     return "\n".join([*lines, *(f"note     {note}" for note in plan.estimates.get("notes", []))])
 
 
@@ -219,8 +247,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def card(folder: Path, job: Any, metrics: JSON, actual: JSON) -> str:
-    """README.md of a run: what it is, how good, on which data and split, what to beware of, how to use it."""
+def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str, str]) -> str:
+    """README.md of a run: what it is, how good, on which data and split, what to beware of, how to use it.
+
+    plots: captions by the file below `PLOTS`.
+    """
     plan, evidence = job.plan, job.split.evidence
     header, *rows = score_table(metrics)
     table = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
@@ -237,6 +268,7 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON) -> str:
         "95 % intervals by bootstrap over groups; * decides. The test rows were used once.\n",
         *table,
         *([f"\n{text}"] if (text := verdict(metrics)) else []),
+        *(f"\n![{caption}]({PLOTS}/{name})\n{caption}" for name, caption in plots.items()),
         "\n## Data and split\n",
         f"Split `{job.split.rule}`: {evidence['because']}. Seed {plan.seed}. Ids and proof are in split.json.",
         *(f"- {warning}" for warning in warnings),

@@ -172,7 +172,9 @@ def _finish(folder: Path, job: Job, display: Display, *, started: float) -> Run:
     saved.write_json(folder / "metrics.json", scores)
     saved.write_json(folder / "actual.json", actual)
     report.write_predictions(folder / "predictions.csv", test.ids, predictions, test.target())
-    saved.write_text(folder / "README.md", report.card(folder, job, scores, actual))
+    draw = getattr(parts_of(job.recipe)[0], "plots", None)
+    plots = draw(test, predictions, Facts.from_json(job.plan.facts), folder / report.PLOTS) if draw else {}
+    saved.write_text(folder / "README.md", report.card(folder, job, scores, actual, plots))
     saved.seal(folder)
     saved.append_experiment(folder, report.experiment_row(folder, job.plan, scores, actual))
     return Run(folder, job.plan, scores, learner)

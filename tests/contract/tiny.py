@@ -93,6 +93,13 @@ def molecules(folder: Path, task: str) -> tuple[Any, str]:
     return _written(frame, folder / "molecules.csv"), "y,z"
 
 
+def scans(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Scans of 16 voxels a side with a bright and a dark ellipsoid, and their masks."""
+    from domains.medical.demo import phantoms
+
+    return phantoms(folder / "scans", num_cases=NUM_ROWS, shape=(16, 16, 16)), None
+
+
 def texts(folder: Path, task: str) -> tuple[Any, str]:
     """Sentences of 5-20 words, mostly of one list or of another; the label sets name what they speak of."""
     rng = np.random.default_rng(0)
@@ -188,6 +195,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "genomics": genomics,
     "images": pictures,
     "molecules": molecules,
+    "medical": scans,
     "text": texts,
     "text/gpt-pretrain": corpus,
     "text/few-shot-prompt": prompts,
@@ -237,7 +245,8 @@ def paths_of(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 def new_rows(data: Path) -> pd.DataFrame:
     """What to predict: the rows of `data` as a frame."""
     if data.is_dir():
-        return pd.DataFrame({"path": [str(path) for path in sorted(data.rglob("*.png"))]})
+        files = sorted(data.rglob("*.png")) or sorted(data.glob("imagesTr/*.nii.gz"))
+        return pd.DataFrame({"path": [str(path) for path in files]})
     if data.suffix == ".txt":
         return pd.DataFrame({"text": data.read_text().splitlines()})
     frame = pd.read_csv(data)

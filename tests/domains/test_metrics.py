@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn import metrics as reference
 
+from domains.contract import Metric
 from domains.metrics import classification_metrics, interval, point, regression_metrics, scores
 from trainers.contract import Predictions
 
@@ -91,3 +92,25 @@ def test_fewer_than_ten_groups_give_no_interval():
     found = scores(classification_metrics(names), truth, answers, np.arange(30) % 9)
     assert found["accuracy"]["low"] is None
     assert "too few groups" in found["accuracy"]["reason"]
+
+
+def test_metrics_that_share_their_stats_share_the_work_and_undefined_rows_are_counted():
+    calls = []
+
+    def stats(truth, predictions):
+        calls.append(len(truth))
+        return np.array([[0.5], [np.nan], [0.7]])
+
+    def defined(values):
+        return int(np.isfinite(values).sum())
+
+    def mean(values):
+        return float(np.nanmean(values))
+
+    metrics = [Metric("mean", "", True, stats, mean, defined), Metric("twice", "", True, stats, lambda x: 2 * mean(x))]
+    found = scores(metrics, np.zeros(3), Predictions.of_numbers(np.zeros(3)), np.arange(3))
+    assert calls == [3]
+    assert found["mean"]["value"] == pytest.approx(0.6)
+    assert (found["mean"]["num_scored"], found["mean"]["num_undefined"]) == (2, 1)
+    assert found["twice"]["value"] == pytest.approx(1.2)
+    assert "num_scored" not in found["twice"]

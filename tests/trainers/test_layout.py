@@ -8,7 +8,7 @@ from toys import ToyWatch, VectorTask, plan_of, vector_rows, vector_statistics
 
 from trainers.contract import Batch
 from trainers.gradient import GradientLearner
-from trainers.precision import placed
+from trainers.precision import lay_out, placed
 
 SETTINGS = {"steps": 8, "batch_size": 8, "lr": 0.01, "precision": "fp32", "keep": "last", "compile": "off"}
 
@@ -60,9 +60,19 @@ def test_channels_last_learns_the_same_in_another_order_of_memory(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4), (2, 3, 4, 5, 6)])
-def test_only_pictures_are_laid_out_anew(shape):
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4), (2, 3, 4, 5, 6, 7)])
+def test_only_pictures_and_volumes_are_laid_out_anew(shape):
     inputs = {"x": torch.zeros(shape), "y": [torch.zeros(2, 3, 4, 5)]}
     found = placed(inputs, torch.device("cpu"), torch.channels_last)
     assert found["x"] is inputs["x"]
     assert found["y"][0].stride() == (60, 1, 15, 3)
+    volume = placed(torch.zeros(2, 3, 4, 5, 6), torch.device("cpu"), torch.channels_last)
+    assert volume.stride() == (360, 1, 90, 18, 3)
+
+
+def test_a_network_of_pictures_and_volumes_is_laid_out_by_the_dimensions_of_each_kernel():
+    model = nn.ModuleDict({"flat": nn.Conv2d(4, 8, 3), "deep": nn.Conv3d(4, 8, 3), "dense": nn.Linear(4, 8)})
+    lay_out(model, torch.channels_last)
+    assert model["flat"].weight.is_contiguous(memory_format=torch.channels_last)
+    assert model["deep"].weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert model["dense"].weight.is_contiguous()

@@ -1,9 +1,23 @@
-"""Answers as columns: labels, sets of labels, numbers, tags and texts keep their shape through joining and taking."""
+"""Answers as columns: labels, sets of labels, numbers, tags, texts and files keep their shape through joining and taking."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from trainers.contract import Predictions
+
+
+@dataclass(frozen=True)
+class Note:
+    """An answer that is a file."""
+
+    text: str
+    suffix = ".txt"
+
+    def write(self, path):
+        path.write_text(self.text)
+
 
 ANSWERS = {
     "label": Predictions.of_labels(np.array([[0.9, 0.1], [0.2, 0.8]]), ["a", "b"]),
@@ -11,6 +25,7 @@ ANSWERS = {
     "number": Predictions.of_numbers(np.array([1.5, -2.0])),
     "tags": Predictions.of_tags([["O", "B-x"], ["O", "O"]], ["B-x", "O"]),
     "text": Predictions.of_texts(["yes", "no"]),
+    "file": Predictions.of_files([Note("yes"), Note("no")]),
 }
 
 
@@ -44,3 +59,8 @@ def test_an_answer_that_is_not_finite_is_none_and_says_so():
     assert labels.values.tolist() == [None, "b"]
     assert sets.values.tolist() == [None, ("b",)]
     assert np.isnan(numbers.values[0])
+
+
+def test_an_answer_that_is_no_file_has_a_problem():
+    answers = Predictions.of_files([Note("yes"), None])
+    assert answers.problems == ("", "the model's answer is not finite")

@@ -1,0 +1,1 @@
+"""Scans of patients: CT, MR and others as NIfTI volumes with masks."""

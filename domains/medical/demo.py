@@ -1,0 +1,80 @@
+"""Made-up scans for `zoo train medical/nnunet` without --data: ellipsoids in noise. They show that all parts work together,
+not how well a model does on patients."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from tempfile import mkdtemp
+
+import nibabel as nib
+import numpy as np
+from scipy.ndimage import gaussian_filter
+
+from domains.contract import Demo, Request
+from trainers.errors import UsageError, did_you_mean
+
+_NAMES = ("phantoms",)
+NUM_CASES = 40
+SHAPE = (24, 28, 24)
+
+
+def load(name: str) -> Demo:
+    """The demo called `name`."""
+    if name not in _NAMES:
+        raise UsageError(f"unknown demo {name!r}.{did_you_mean(name, _NAMES)} Known: {', '.join(_NAMES)}.")
+    return Demo(
+        data=phantoms(_cache() / "phantoms", num_cases=NUM_CASES, shape=SHAPE),
+        request=Request(),
+        about=(
+            f"{NUM_CASES} synthetic scans of {' x '.join(map(str, SHAPE))} voxels made here from a seed: a bright and a dark "
+            "ellipsoid in noise, no patients"
+        ),
+        options={},
+    )
+
+
+def phantoms(folder: Path, *, num_cases: int, shape: tuple[int, int, int], seed: int = 0) -> Path:
+    """Write `num_cases` scans with masks as a Decathlon folder, once, and return `folder`."""
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(mkdtemp(prefix=".phantoms-", dir=folder.parent))
+    for name in ("imagesTr", "labelsTr"):
+        (unfinished / name).mkdir()
+    for number in range(num_cases):
+        image, mask = phantom(shape, np.random.default_rng([seed, number]))
+        affine = np.diag([1.0, 1.0, 1.2, 1.0])
+        nib.save(nib.Nifti1Image(image, affine), unfinished / "imagesTr" / f"phantom_{number:03d}.nii.gz")
+        nib.save(nib.Nifti1Image(mask, affine), unfinished / "labelsTr" / f"phantom_{number:03d}.nii.gz")
+    described = {
+        "name": "Phantoms (synthetic)",
+        "modality": {"0": "MRI"},
+        "labels": {"0": "background", "1": "bright", "2": "dark"},
+    }
+    (unfinished / "dataset.json").write_text(json.dumps(described))
+    try:
+        unfinished.rename(folder)  # whole or not at all
+    except OSError:
+        if not folder.exists():  # another process may have been first
+            raise
+    return folder
+
+
+def phantom(shape: tuple[int, int, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """An int16 scan and its uint8 mask: class 1 is brighter than the rest, class 2 darker, with blurred edges and noise."""
+    grid = np.stack(np.meshgrid(*[np.arange(size) for size in shape], indexing="ij"))
+    mask = np.zeros(shape, np.uint8)
+    for value in (1, 2):
+        centre = np.array(shape) * rng.uniform(0.25, 0.75, 3)
+        radii = np.array(shape) * rng.uniform(0.12, 0.25, 3)
+        inside = (((grid - centre[:, None, None, None]) / radii[:, None, None, None]) ** 2).sum(axis=0) < 1
+        mask[inside] = value
+    means = np.array([300.0, 450.0, 150.0])[mask]
+    return (gaussian_filter(means, 0.7) + rng.normal(0, 50, shape)).astype(np.int16), mask
+
+
+def _cache() -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zoo"
+    return Path(os.environ.get("ZOO_CACHE") or base) / "demo"

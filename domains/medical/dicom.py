@@ -1,0 +1,133 @@
+"""A DICOM series, one folder of slices, as one array in the order of its slices in space; nothing is told from file names.
+
+Left out: multi-frame files, and masks kept as DICOM segmentations (give those as NIfTI on the grid of the series).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+MAGIC, MAGIC_AT = b"DICM", 128
+_LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+_SAME_GAP = 0.05
+"""Gaps between slices may differ by this share of the usual one: positions are written with few digits."""
+
+
+class SeriesError(ValueError):
+    """A folder that is no single, whole series; the text says why."""
+
+
+class Series(NamedTuple):
+    """array: (columns, rows, slices) float32 in the unit of the series (HU for CT).   affine: voxel to mm, RAS.
+    notes: what was assumed."""
+
+    array: np.ndarray
+    affine: np.ndarray
+    notes: tuple[str, ...]
+
+
+def is_series(folder: Path) -> bool:
+    """Whether a folder holds DICOM files itself, by suffix or, for files without one, by their first bytes."""
+    return folder.is_dir() and any(is_slice(path) for path in folder.iterdir())
+
+
+def is_slice(path: Path) -> bool:
+    """Whether a file is DICOM."""
+    if path.name.startswith(".") or not path.is_file():
+        return False
+    if path.suffix.lower() in (".dcm", ".ima"):
+        return True
+    if path.suffix and not path.suffix[1:].isdigit():
+        return False
+    with path.open("rb") as file:
+        file.seek(MAGIC_AT)
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def read_series(folder: Path) -> Series:
+    """The slices of `folder` sorted by where they lie, rescaled by their slope and intercept.
+
+    Without these tags the stored numbers are taken as they are; MONOCHROME1 (bright is low) is then turned over. Raises
+    SeriesError for several series, missing or repeated slices, and files that cannot be read.
+    """
+    slices = [_read(path) for path in sorted(folder.iterdir()) if is_slice(path)]
+    series = Counter(str(each.SeriesInstanceUID) for each in slices)
+    if len(series) > 1:
+        shown = ", ".join(f"{uid} ({num} files)" for uid, num in sorted(series.items()))
+        raise SeriesError(f"{folder.name} holds {len(series)} series: {shown}. Give each a folder of its own")
+    first = slices[0]
+    across, down = np.array(first.ImageOrientationPatient, float).reshape(2, 3)
+    normal = np.cross(across, down)
+    slices.sort(key=lambda each: float(np.dot(normal, np.array(each.ImagePositionPatient, float))))
+    places = np.array([each.ImagePositionPatient for each in slices], float)
+    _check_gaps(places @ normal, folder)
+    array = np.stack([_values(each).T for each in slices], axis=-1)
+    notes = tuple(dict.fromkeys(note for each in slices for note in _notes(each)))
+    return Series(array, _affine(slices, places, across, down, normal), notes)
+
+
+def _read(path: Path) -> Any:
+    import pydicom
+
+    try:
+        found = pydicom.dcmread(path)
+        needed = ("SeriesInstanceUID", "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "PixelData")
+        if missing := [name for name in needed if name not in found]:
+            raise SeriesError(f"{path.name} lacks {', '.join(missing)}")
+        if int(found.get("NumberOfFrames", 1)) > 1:
+            raise SeriesError(f"{path.name} holds many frames; only one slice a file is read")
+        return found
+    except (pydicom.errors.InvalidDicomError, OSError, ValueError) as error:
+        raise SeriesError(f"{path.name} is no readable DICOM file ({error})") from None
+
+
+def _values(slice_: Any) -> np.ndarray:
+    try:
+        stored = slice_.pixel_array.astype(np.float64)
+    except (ValueError, AttributeError, RuntimeError, NotImplementedError) as error:
+        raise SeriesError(f"slice {slice_.get('InstanceNumber', '?')} cannot be decoded ({error})") from None
+    if "RescaleSlope" in slice_ or "RescaleIntercept" in slice_:
+        stored = stored * float(slice_.get("RescaleSlope", 1)) + float(slice_.get("RescaleIntercept", 0))
+    elif slice_.get("PhotometricInterpretation") == "MONOCHROME1":
+        stored = 2 ** int(slice_.BitsStored) - 1 - stored
+    return np.asarray(stored, np.float32)
+
+
+def _notes(slice_: Any) -> list[str]:
+    if "RescaleSlope" in slice_ or "RescaleIntercept" in slice_:
+        return []
+    turned = (
+        " and MONOCHROME1, so they are turned over" if slice_.get("PhotometricInterpretation") == "MONOCHROME1" else ""
+    )
+    return [f"stored numbers have no rescale tags (slope 1, intercept 0){turned}"]
+
+
+def _check_gaps(heights: np.ndarray, folder: Path) -> None:
+    gaps = np.diff(heights)
+    if not len(gaps):
+        return
+    usual = float(np.median(gaps))
+    if (gaps <= 1e-4).any():
+        raise SeriesError(f"{folder.name} holds two slices at {heights[int(np.argmin(gaps))]:g} mm")
+    if (np.abs(gaps - usual) > _SAME_GAP * usual).any():
+        at = int(np.argmax(np.abs(gaps - usual)))
+        raise SeriesError(
+            f"{folder.name}: slices are {usual:g} mm apart, but {gaps[at]:g} mm after the one at {heights[at]:g} mm: is one "
+            "missing?"
+        )
+
+
+def _affine(
+    slices: list[Any], places: np.ndarray, across: np.ndarray, down: np.ndarray, normal: np.ndarray
+) -> np.ndarray:
+    """Source: DICOM PS3.3, C.7.6.2.1.1; DICOM's axes point left and posterior, NIfTI's right and anterior."""
+    row_mm, column_mm = (float(value) for value in slices[0].PixelSpacing)
+    thickness = float(slices[0].get("SliceThickness") or 1.0)
+    step = (places[-1] - places[0]) / (len(slices) - 1) if len(slices) > 1 else normal * thickness
+    affine = np.eye(4)
+    affine[:3] = np.column_stack([across * column_mm, down * row_mm, step, places[0]])
+    return _LPS_TO_RAS @ affine

@@ -1,0 +1,70 @@
+"""Pictures of the worst, the median and the best case: the scan with the outlines of truth and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from scipy.ndimage import binary_dilation, binary_erosion
+
+from domains.medical.scores import dice
+from domains.medical.volumes import read_image
+from trainers.contract import Predictions
+
+TRUTH, ANSWER = (70, 220, 90), (240, 70, 60)
+_LEAST_SIDE = 384
+"""Pixels of a picture's longer side, by whole enlargements of a voxel."""
+_SHOWN = (("worst", 0.0), ("median", 0.5), ("best", 1.0))
+
+
+def overlays(rows: Any, predictions: Predictions, num_classes: int, folder: Path) -> Mapping[str, str]:
+    """Write worst.png, median.png and best.png, by mean foreground Dice, into `folder`; returns {file: caption}.
+
+    rows: with their masks, in the order of `predictions`. Each picture is the slice across z with most foreground: truth in
+    green, prediction in red, the first channel between its 1st and 99th percentile.
+    """
+    truth = rows.target()
+    means = {}
+    for row, answer in enumerate(predictions.values):
+        values = dice(truth[row].array(), answer.array(), num_classes) if answer is not None else np.array([np.nan])
+        if np.isfinite(values).any():
+            means[row] = float(np.nanmean(values))
+    ranked = sorted(means, key=lambda row: means[row])
+    if not ranked:
+        return {}
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for name, place in _SHOWN:
+        row = ranked[round(place * (len(ranked) - 1))]
+        picture = _picture(rows.column("images").iloc[row], truth[row].array(), predictions.values[row].array())
+        picture.save(folder / f"{name}.png")
+        found[f"{name}.png"] = f"{name}: {rows.ids[row]}, Dice {means[row]:.3f}; truth green, prediction red"
+    return found
+
+
+def _picture(paths: Any, truth: np.ndarray, answer: np.ndarray) -> Image.Image:
+    volume = read_image([Path(path) for path in paths])
+    image, masks = volume.array[0], [volume.geometry.to_ras(mask) for mask in (truth, answer)]
+    at = int(((masks[0] > 0) | (masks[1] > 0)).sum(axis=(0, 1)).argmax())
+    low, high = np.percentile(image, [1, 99])
+    grey = np.clip((image[:, :, at] - low) / max(float(high - low), 1e-6), 0, 1) * 255
+    scale = max(1, _LEAST_SIDE // max(grey.shape))
+    pixels = np.repeat(_enlarged(grey, scale)[..., None], 3, axis=2).astype(np.uint8)
+    for mask, colour in zip(masks, (TRUTH, ANSWER), strict=True):
+        pixels[_outline(_enlarged(mask[:, :, at], scale))] = colour
+    return Image.fromarray(pixels.transpose(1, 0, 2)[::-1])  # anterior up
+
+
+def _enlarged(values: np.ndarray, scale: int) -> np.ndarray:
+    return np.repeat(np.repeat(values, scale, axis=0), scale, axis=1)
+
+
+def _outline(classes: np.ndarray) -> np.ndarray:
+    """(x, y) bool: inner edges of every class."""
+    edges = np.zeros(classes.shape, bool)
+    for value in np.unique(classes[classes > 0]):
+        edges |= (classes == value) & ~binary_erosion(classes == value, border_value=1)
+    return np.asarray(edges | (binary_dilation(edges) & (classes > 0)))

@@ -1,0 +1,270 @@
+"""Reading scans and masks: layouts, the integrity check, orientation, patients."""
+
+import json
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+
+from domains.contract import Request
+from domains.medical import data, layout
+from domains.medical.volumes import Geometry, Mask, MaskFile, VolumeError, read_image
+from trainers.errors import DataError, UsageError
+
+SHAPE = (10, 12, 8)
+
+
+def write(path, array, affine=None, dtype=np.uint8):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nib.save(nib.Nifti1Image(np.asarray(array, dtype), np.eye(4) if affine is None else affine), path)
+
+
+def box(value=1):
+    mask = np.zeros(SHAPE, np.uint8)
+    mask[2:6, 3:8, 2:5] = value
+    return mask
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Five good cases in the layout of the Decathlon, with no dataset.json."""
+    for number in range(5):
+        noise = np.random.default_rng(number).integers(0, 1000, SHAPE)
+        write(tmp_path / "imagesTr" / f"c{number:02d}.nii.gz", noise, dtype=np.int16)
+        write(tmp_path / "labelsTr" / f"c{number:02d}.nii.gz", box())
+    return tmp_path
+
+
+def faults(folder, **request):
+    return {row.position: row.reason for row in data.read(folder, Request(**request)).bad}
+
+
+def test_good_cases_have_no_fault_and_their_classes_are_the_numbers_in_the_masks(folder):
+    reading = data.read(folder, Request())
+    assert not reading.bad
+    assert reading.table.ids == [f"c{number:02d}" for number in range(5)]
+    assert reading.table.context["values"] == (0, 1)
+    assert (reading.table.target()[0].array() == box()).all()
+
+
+def test_every_case_whose_geometry_differs_is_named_with_the_difference_and_a_tenth_of_a_micrometre_is_none(folder):
+    origin, spacing, flipped, close = np.eye(4), np.diag([1.0, 1, 3, 1]), np.diag([-1.0, 1, 1, 1]), np.eye(4)
+    origin[:3, 3], flipped[0, 3], close[0, 3] = 7.0, 9.0, 1e-7
+    for number, affine in enumerate((origin, spacing, flipped, close)):
+        write(folder / "labelsTr" / f"c{number:02d}.nii.gz", box(), affine)
+    write(folder / "labelsTr" / "c04.nii.gz", box()[:-1])
+    found = faults(folder)
+    assert "origin" in found[0]
+    assert "spacing" in found[1]
+    assert "orientation" in found[2]
+    assert "shape" in found[4]
+    assert 3 not in found
+
+
+def test_a_label_beyond_a_gap_is_unexpected_and_named_with_its_file(folder):
+    mask = box()
+    mask[0, 0, 0] = 7
+    write(folder / "labelsTr" / "c03.nii.gz", mask)
+    (bad,) = data.read(folder, Request()).bad
+    assert "label 7 (1 voxels)" in bad.reason
+    assert bad.place.endswith("c03.nii.gz")
+
+
+def test_labels_that_dataset_json_does_not_declare_are_unexpected(folder):
+    (folder / "dataset.json").write_text(
+        json.dumps({"labels": {"background": 0, "organ": 1}, "channel_names": {"0": "CT"}})
+    )
+    write(folder / "labelsTr" / "c02.nii.gz", box(2))
+    reading = data.read(folder, Request())
+    assert [row.position for row in reading.bad] == [2]
+    assert reading.table.context["names"] == ("background", "organ")
+    assert reading.table.context["channels"] == ("CT",)
+
+
+def test_all_other_faults_are_listed_too(folder):
+    image = np.zeros(SHAPE)
+    image[0, 0, 0] = np.nan
+    write(folder / "imagesTr" / "c00.nii.gz", image, dtype=np.float32)
+    write(folder / "labelsTr" / "c01.nii.gz", box() * 0.5, dtype=np.float32)
+    (folder / "labelsTr" / "c02.nii.gz").unlink()
+    write(folder / "imagesTr" / "c03.nii.gz", np.zeros((*SHAPE, 2)), dtype=np.int16)
+    (folder / "imagesTr" / "c04.nii.gz").write_bytes(b"no volume at all")
+    for name in ("c05", "c06"):
+        write(folder / "imagesTr" / f"{name}.nii.gz", np.ones(SHAPE))
+        write(folder / "labelsTr" / f"{name}.nii.gz", box())
+    found = faults(folder)
+    assert "no number" in found[0]
+    assert "0.5, which is no whole number" in found[1]
+    assert "no mask" in found[2]
+    assert "2 channels" in found[3]
+    assert "no readable NIfTI" in found[4]
+
+
+def test_a_truncated_file_is_a_fault(folder):
+    path = folder / "imagesTr" / "c00.nii.gz"
+    path.write_bytes(path.read_bytes()[:400])
+    assert 0 in faults(folder)
+
+
+def test_masks_without_any_foreground_are_an_error(folder):
+    for path in (folder / "labelsTr").iterdir():
+        write(path, np.zeros(SHAPE))
+    with pytest.raises(DataError, match="every mask is background"):
+        data.read(folder, Request())
+
+
+def test_a_folder_without_masks_says_how_to_lay_it_out(tmp_path):
+    write(tmp_path / "a.nii.gz", box())
+    with pytest.raises(DataError, match="imagesTr/ and labelsTr/"):
+        data.read(tmp_path, Request())
+
+
+def test_channels_in_files_of_their_own_are_one_case(tmp_path):
+    for number in range(3):
+        for channel in range(2):
+            write(tmp_path / "imagesTr" / f"x_{number}_{channel:04d}.nii.gz", np.full(SHAPE, channel), dtype=np.int16)
+        write(tmp_path / "labelsTr" / f"x_{number}.nii.gz", box())
+    reading = data.read(tmp_path, Request())
+    assert not reading.bad
+    assert reading.table.ids == ["x_0", "x_1", "x_2"]
+    paths = [Path(file) for file in reading.table.column("images")[0]]
+    assert read_image(paths).array.shape == (2, *SHAPE)
+
+
+def test_a_table_of_paths_is_read_with_its_patients(folder):
+    rows = [
+        {"image": f"imagesTr/c{n:02d}.nii.gz", "mask": f"labelsTr/c{n:02d}.nii.gz", "patient": f"p{n // 2}"}
+        for n in range(5)
+    ]
+    pd.DataFrame(rows).to_csv(folder / "list.csv", index=False)
+    reading = data.read(folder / "list.csv", Request())
+    keys = data.keys(reading.table, "segmentation", Request(), fast=False)
+    assert keys.rule == "grouped"
+    assert list(keys.group) == ["p0", "p0", "p1", "p1", "p2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "patient"),
+    [
+        ("hippocampus_001", "hippocampus_001"),
+        ("sub-12_ses-2_T1w", "sub-12"),
+        ("p7_visit2", "p7"),
+        ("p7-slice031", "p7"),
+        ("case_scan-3_left", "case"),
+        ("sessions_4", "sessions_4"),
+    ],
+)
+def test_the_patient_of_a_name(name, patient):
+    assert layout.patient_of(name) == patient
+
+
+def test_in_a_folder_group_is_a_pattern_and_a_name_that_does_not_match_is_an_error(folder):
+    reading = data.read(folder, Request(group=r"^c(\d)"))
+    assert set(reading.table.column("patient")) == {"0"}
+    with pytest.raises(UsageError, match="regular expression"):
+        data.read(folder, Request(group="patient"))
+
+
+@pytest.mark.parametrize("axes", ["RAS", "LPS", "LAS", "PIR", "SAL"])
+def test_twins_of_any_orientation_are_the_same_volume_and_masks_go_back_into_their_own(axes, tmp_path):
+    array = np.random.default_rng(0).integers(0, 99, SHAPE).astype(np.int16)
+    source = nib.Nifti1Image(array, np.diag([1.0, 1.5, 2.0, 1.0]))
+    turned = source.as_reoriented(
+        nib.orientations.ornt_transform(nib.io_orientation(source.affine), nib.orientations.axcodes2ornt(tuple(axes)))
+    )
+    nib.save(turned, tmp_path / "twin.nii.gz")
+    volume = read_image([tmp_path / "twin.nii.gz"])
+    assert (volume.array[0] == array).all()
+    assert np.allclose(volume.geometry.spacing, (1.0, 1.5, 2.0))
+    Mask.of(volume.geometry.from_ras(array % 3), volume.geometry).write(tmp_path / "mask.nii.gz")
+    written = nib.load(tmp_path / "mask.nii.gz")
+    assert np.allclose(written.affine, turned.affine)
+    assert (np.asarray(written.dataobj) == np.asarray(turned.dataobj) % 3).all()
+
+
+def test_labels_with_gaps_that_are_declared_become_positions(tmp_path):
+    write(tmp_path / "m.nii.gz", box(5))
+    assert set(np.unique(MaskFile(str(tmp_path / "m.nii.gz"), (0, 2, 5)).array())) == {0, 2}
+
+
+def test_a_packed_mask_unpacks_to_what_it_was():
+    labels = np.random.default_rng(0).integers(0, 4, SHAPE)
+    geometry = Geometry(SHAPE, tuple(map(tuple, np.eye(4).tolist())))
+    assert (Mask.of(labels, geometry).array() == labels).all()
+
+
+def write_slice(path, pixels, height, *, uid="1.2.3", **tags):
+    """One CT slice of unsigned 16-bit pixels, 0.5 mm between rows and 0.75 mm between columns."""
+    import pydicom
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
+
+    found = pydicom.Dataset()
+    found.file_meta = pydicom.dataset.FileMetaDataset()
+    found.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    found.file_meta.MediaStorageSOPClassUID = found.SOPClassUID = CTImageStorage
+    found.file_meta.MediaStorageSOPInstanceUID = found.SOPInstanceUID = generate_uid()
+    found.SeriesInstanceUID, found.Modality = uid, "CT"
+    found.Rows, found.Columns = pixels.shape
+    found.ImagePositionPatient, found.ImageOrientationPatient = [1.0, 2.0, height], [1, 0, 0, 0, 1, 0]
+    found.PixelSpacing, found.PhotometricInterpretation = [0.5, 0.75], "MONOCHROME2"
+    found.SamplesPerPixel, found.BitsAllocated, found.BitsStored, found.HighBit = 1, 16, 12, 11
+    found.PixelRepresentation, found.PixelData = 0, pixels.astype("<u2").tobytes()
+    for name, value in tags.items():
+        setattr(found, name, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found.save_as(path, enforce_file_format=True)
+
+
+def write_series(folder, stack, **tags):
+    """Slices at 2 mm, named in an order of their own."""
+    order = np.random.default_rng(0).permutation(len(stack))
+    for name, at in enumerate(order):
+        write_slice(folder / f"{name}.dcm", stack[at], 2.0 * at, **tags)
+    return folder
+
+
+def test_a_dicom_series_is_sorted_in_space_and_rescaled_and_its_mask_lies_on_its_grid(tmp_path):
+    stack = np.random.default_rng(1).integers(0, 4000, (5, 6, 7))
+    folder = write_series(tmp_path / "scan", stack, RescaleSlope=2.0, RescaleIntercept=-1024.0)
+    volume = read_image([folder])
+    assert np.allclose(volume.geometry.from_ras(volume.array[0]), stack.T * 2.0 - 1024.0)
+    assert np.allclose(volume.geometry.spacing, (0.75, 0.5, 2.0))
+    Mask.of(np.ones((7, 6, 5)), volume.geometry).write(tmp_path / "mask.nii.gz")
+    affine = nib.load(tmp_path / "mask.nii.gz").affine
+    # The last column and row of the first slice, in DICOM's coordinates (left, posterior) and in NIfTI's.
+    assert np.allclose(affine @ [6, 5, 0, 1], [-(1 + 6 * 0.75), -(2 + 5 * 0.5), 0, 1])
+
+
+def test_stored_numbers_without_rescale_tags_are_told_and_inverted_ones_turned_over(tmp_path):
+    stack = np.random.default_rng(1).integers(0, 4000, (3, 4, 4))
+    plain = read_image([write_series(tmp_path / "plain", stack)])
+    turned = read_image([write_series(tmp_path / "turned", 4095 - stack, PhotometricInterpretation="MONOCHROME1")])
+    assert (plain.array == turned.array).all()
+    assert "no rescale tags" in plain.notes[0]
+    assert "turned over" in turned.notes[0]
+
+
+def test_two_series_in_a_folder_and_a_missing_slice_are_faults(tmp_path):
+    stack = np.zeros((4, 4, 4))
+    write_series(tmp_path / "both", stack)
+    write_slice(tmp_path / "both" / "x.dcm", stack[0], 9.0, uid="1.2.4")
+    with pytest.raises(VolumeError, match=r"2 series: 1\.2\.3 \(4 files\), 1\.2\.4"):
+        read_image([tmp_path / "both"])
+    write_series(tmp_path / "gap", stack)
+    write_slice(tmp_path / "gap" / "x.dcm", stack[0], 10.0)
+    with pytest.raises(VolumeError, match="is one missing"):
+        read_image([tmp_path / "gap"])
+
+
+def test_folders_of_series_with_masks_beside_them_are_cases(tmp_path):
+    for number in range(3):
+        folder = write_series(tmp_path / "images" / f"p{number}", np.full((5, 6, 7), number))
+        geometry = read_image([folder]).geometry
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        Mask.of(np.arange(210).reshape(7, 6, 5) % 2, geometry).write(tmp_path / "masks" / f"p{number}.nii.gz")
+    reading = data.read(tmp_path, Request())
+    assert not reading.bad
+    assert reading.table.ids == ["p0", "p1", "p2"]
+    assert "in 3 of the cases" in reading.notices[-1]
