@@ -57,15 +57,12 @@ def spread(
     return Predictions(kind, values, scores, classes, tuple(problems))
 
 
-MOST_COLUMNS = 7
-PLOTS = "plots"
-"""In the run folder: pictures of answers."""
-FILES = "files"
-"""Beside predictions.csv: answers that are files."""
-_NOT_IN_NAMES = re.compile(r"[^\w.+-]")
-_PACKAGES = (
-    *("domain-model-zoo", "torch", "torchvision", "numpy", "pandas", "scikit-learn", "xgboost", "lightgbm", "timm"),
-    *("transformers", "fair-esm", "rdkit", "torch-geometric", "safetensors", "monai", "nibabel"),
+def prediction_columns(ids: Any, predictions: Predictions, folder: Path | None = None) -> dict[str, list[Any]]:
+    """The columns of predictions.csv: id, prediction, probability_CLASS... (of several numbers prediction_NAME...),
+    problem. No answer is None.
+
+    folder: where answers that are files are written; their cells hold the path within it.
+    """
     columns: dict[str, list[Any]] = {"id": [str(name) for name in ids]}
     if predictions.kind == "file" and folder is not None:
         predictions = replace(predictions, values=written_files(columns["id"], predictions, folder))
