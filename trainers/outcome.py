@@ -52,7 +52,8 @@ class Outcome:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Outcome:
         """What `as_json` wrote."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        plain: JSON = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**plain)
 
     def encoded(self, target: np.ndarray) -> np.ndarray:
         """(rows,) class positions int64 or standardised float32; of several labels (rows, classes) float32, 1 where the row
@@ -61,7 +62,7 @@ class Outcome:
             return known_labels(target, self.classes).astype(np.float32)
         if self.names:
             numbers = np.array([tuple(row) for row in target], np.float64).reshape(-1, self.width)
-            return ((numbers - np.array(self.means)) / np.array(self.stds)).astype(np.float32)
+            return np.asarray((numbers - np.array(self.means)) / np.array(self.stds), np.float32)
         if self.classes:
             position = {name: i for i, name in enumerate(self.classes)}
             return np.array([position[str(name)] for name in target], dtype=np.int64)

@@ -98,7 +98,7 @@ def main_fragment(mol: Chem.Mol) -> Chem.Mol:
         has_carbon = any(atom.GetAtomicNum() == 6 for atom in fragment.GetAtoms())
         return not has_carbon, -fragment.GetNumHeavyAtoms(), Chem.MolToSmiles(fragment)
 
-    chosen = min(fragments, key=rank)
+    chosen: Chem.Mol = min(fragments, key=rank)
     Chem.GetSymmSSSR(chosen)  # a fragment comes without its rings, and scaffolds ask for them
     return chosen
 

@@ -48,7 +48,7 @@ def maker(kind: str, *, radius: int, num_bits: int) -> Callable[[Chem.Mol], np.n
 
     def counts(mol: Chem.Mol) -> np.ndarray:
         found = generator.GetCountFingerprintAsNumPy(mol)
-        return np.minimum(found, MOST_COUNTED).astype(np.float32)
+        return np.asarray(np.minimum(found, MOST_COUNTED), np.float32)
 
     return counts
 

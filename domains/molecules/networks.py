@@ -64,7 +64,8 @@ class DirectedMessages(nn.Module):
             reverse_ED = state_ED.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
             state_ED = self.dropout((first_ED + self.update(arriving_AD[start_E] - reverse_ED)).relu())
         arriving_AD = summed(state_ED, end_E, num_atoms)
-        return self.dropout((self.atoms_out(atoms_AK) + self.out(arriving_AD)).relu())
+        out_AD: Tensor = self.dropout((self.atoms_out(atoms_AK) + self.out(arriving_AD)).relu())
+        return out_AD
 
 
 class IsomorphismMessages(nn.Module):
@@ -89,7 +90,7 @@ class IsomorphismMessages(nn.Module):
 
     def forward(self, atoms_AK: Tensor, bonds_EK: Tensor, edges_2E: Tensor) -> Tensor:
         """(A, D) states of atoms."""
-        x_AD = self.atoms(atoms_AK)
+        x_AD: Tensor = self.atoms(atoms_AK)
         for bonds, layer, norm in zip(self.bonds, self.layers, self.norms, strict=True):
             x_AD = x_AD + self.dropout(layer(norm(x_AD), edges_2E, bonds(bonds_EK)).relu())
         return x_AD

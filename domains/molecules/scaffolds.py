@@ -6,6 +6,7 @@ Sources: Bemis & Murcko 1996, J Med Chem 39:2887 (scaffolds); Butina 1999, J Che
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from rdkit import DataStructs
@@ -31,7 +32,8 @@ def scaffold(canonical: str, *, chirality: bool = False, whole: bool = False) ->
     are relatives. whole: of all fragments, not of the main one alone."""
     mol = molecule(canonical)
     mol = mol if whole else main_fragment(mol)
-    return str(MurckoScaffold.MurckoScaffoldSmiles(mol=mol, includeChirality=chirality))
+    frame: Any = MurckoScaffold.MurckoScaffoldSmiles
+    return str(frame(mol=mol, includeChirality=chirality))
 
 
 def relatives(canonical: Sequence[str], *, fast: bool = False) -> tuple[np.ndarray, JSON]:
@@ -45,7 +47,9 @@ def relatives(canonical: Sequence[str], *, fast: bool = False) -> tuple[np.ndarr
     if not len(acyclic):
         return group, figures
     skips = fast or len(acyclic) > MOST_CLUSTERED
-    clusters = np.arange(len(acyclic)) if skips else butina(_fingerprints([canonical[i] for i in acyclic]), LIKE)
+    clusters = (
+        np.arange(len(acyclic)) if skips else butina(_fingerprints([canonical[i] for i in acyclic.tolist()]), LIKE)
+    )
     group[acyclic] = [f"acyclic {cluster}" for cluster in clusters]
     figures["acyclic_clusters"] = "not looked for" if skips else len(set(clusters.tolist()))
     return group, figures

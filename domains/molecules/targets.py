@@ -104,10 +104,10 @@ def _numbers(raw: Raw, columns: Sequence[str], numbers: dict[str, np.ndarray]) -
     bad = []
     for column, name in enumerate(columns):
         strays = as_numbers(raw.frame[name], comma=raw.comma)[1] | (np.abs(np.nan_to_num(matrix[:, column])) > LARGEST)
-        for i in np.flatnonzero(strays):
-            bad.append(BadRow(int(i), raw.places[i], f"target {name!r} is {str(raw.frame[name].iloc[i])!r}, no number"))
-    for i in np.flatnonzero(np.isnan(matrix).all(axis=1)):
-        bad.append(BadRow(int(i), raw.places[i], f"no value in any target column ({', '.join(columns)})"))
+        for i in np.flatnonzero(strays).tolist():
+            bad.append(BadRow(i, raw.places[i], f"target {name!r} is {str(raw.frame[name].iloc[i])!r}, no number"))
+    for i in np.flatnonzero(np.isnan(matrix).all(axis=1)).tolist():
+        bad.append(BadRow(i, raw.places[i], f"no value in any target column ({', '.join(columns)})"))
     return as_objects([tuple(row) for row in matrix.tolist()]), bad
 
 

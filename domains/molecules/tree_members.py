@@ -21,8 +21,8 @@ Scale = tuple[float, float]
 class Member(Protocol):
     """What answers for one target."""
 
-    scale: Any
-
+    @property
+    def scale(self) -> Scale | None: ...
     def answers(self, matrix: np.ndarray) -> np.ndarray:
         """(rows, classes) probabilities, or (rows, 1) numbers. matrix: (rows, features) float32."""
 
@@ -85,8 +85,8 @@ def forest_member(column: Column, options: Any, *, seed: int, cores: int) -> For
         numbers = (column.y - scale[0]) / scale[1]
         forest = grow(column.x, numbers, is_class=False, num_trees=options.num_trees, seed=seed, **more)
         return ForestMember(forest, scale)
-    present, numbers = np.unique(column.y.astype(np.int64), return_inverse=True)
-    forest = grow(column.x, numbers, is_class=True, num_trees=options.num_trees, seed=seed, **more)
+    present, codes = np.unique(column.y.astype(np.int64), return_inverse=True)
+    forest = grow(column.x, codes, is_class=True, num_trees=options.num_trees, seed=seed, **more)
     return ForestMember(forest.widened(present, num_classes), None)
 
 
