@@ -150,7 +150,7 @@ def _patients(cases: Sequence[Case], request: Request, path: Path) -> list[str]:
 
 def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[Case], list[str]]:
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
-    frame, places, *_ = read_frame(data)
+    frame, places, *_ = read_frame(data, encoding=request.encoding)
     root = Path.cwd() if isinstance(data, pd.DataFrame) else Path(data).parent
     image = _named_column(frame, request.columns.get("path"), _IMAGE_NAMES, where, "--column path=NAME")
     mask = None if is_blind else _named_column(frame, request.target, _MASK_NAMES, where, "--target")
