@@ -176,9 +176,8 @@ def _loaded(spec: str, config: JSON) -> Any:
 
     folder = languages.find(spec).path
     with quiet_transformers():
-        model, info = MambaModel.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
-        )
+        load_model: Any = MambaModel.from_pretrained
+        model, info = load_model(folder, dtype=torch.float32, local_files_only=True, output_loading_info=True)
     if missing := sorted(info["missing_keys"]):
         raise DataError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]!r}. Fetch it again.")
     return model

@@ -61,7 +61,7 @@ def scanned(step_BLD: Tensor, inner_BLD: Tensor, rate_DN: Tensor, into_BLN: Tens
     """(B, L, D) of the recurrence h = exp(step * rate) h + step * into * inner, read by out_of; h begins at zero."""
     state_BDN = inner_BLD.new_zeros(inner_BLD.shape[0], *rate_DN.shape)
     found = []
-    parts = (each.split(BLOCK, dim=1) for each in (step_BLD, inner_BLD, into_BLN, out_of_BLN))
+    parts = (torch.split(each, BLOCK, dim=1) for each in (step_BLD, inner_BLD, into_BLN, out_of_BLN))
     for step, inner, into, out_of in zip(*parts, strict=True):
         given = (step, inner, rate_DN, into, out_of, state_BDN)
         if torch.is_grad_enabled():

@@ -21,6 +21,7 @@ from torch.nn import functional
 from domains.text import encoder_weights as encoders
 from domains.text.tokens import MASK, TextTokenizer
 from trainers.contract import Batch, Predictions, Role
+from trainers.errors import DataError
 
 
 class MaskedEncoder(nn.Module):
@@ -60,7 +61,10 @@ class MaskedTask:
     ) -> None:
         self.model: nn.Module = model
         self.tokenizer, self.texts, self.max_tokens, self.share = tokenizer, texts, max_tokens, share
-        self.mask = int(tokenizer.tokenizer.token_to_id(MASK))
+        number = tokenizer.tokenizer.token_to_id(MASK)
+        if number is None:
+            raise DataError(f"this tokenizer has no {MASK}, so nothing can be masked for pretraining.")
+        self.mask = number
 
     def roles(self) -> Mapping[str, Role]:
         found = encoders.encoder_roles(self.model.get_submodule("encoder"), prefix="encoder.")

@@ -104,7 +104,8 @@ def soft_targets(teacher: Teacher, rows: Any, machine: Machine, kept: Path) -> n
 
 def log_of(probabilities: np.ndarray) -> np.ndarray:
     """Logarithms of probabilities: logits but for a constant a row, which no softmax sees."""
-    return np.log(np.maximum(probabilities, SMALLEST))
+    found: np.ndarray = np.log(np.maximum(probabilities, SMALLEST))
+    return found
 
 
 def chosen_layers(num_layers: int, num_kept: int) -> list[int]:
@@ -125,7 +126,7 @@ def thinned(config: JSON, weights: dict[str, Tensor], kept: list[int]) -> tuple[
             found[f"{name[: match.start(1)]}{place[layer]}{name[match.end(1) :]}"] = tensor
     depth = config["num_hidden_layers"]
     lists = {name: [value[at] for at in kept] for name, value in config.items() if _is_by_layer(value, depth)}
-    counts = {name: len(kept) for name in ("num_hidden_layers", "n_layers") if name in config}
+    counts: JSON = {name: len(kept) for name in ("num_hidden_layers", "n_layers") if name in config}
     return {**config, **lists, **counts}, found
 
 
