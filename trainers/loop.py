@@ -85,7 +85,7 @@ def train(
     model.train()
     with (
         snapshots,
-        kept_heap(device),
+        kept_heap(device) as tidy,
         Ahead(parts.drawn) as ahead,
         matmul_precision(settings.precision, machine),
         rare_collections() as collect,
@@ -125,6 +125,7 @@ def train(
             progress = parts.budget.progress(state.step, state.seconds, state.step_seconds)
             parts.lines.write(progress, lr, way.norm, is_last=progress >= 1)
             collect(state.step)
+            tidy()
             profile()
             look(state.step)
 

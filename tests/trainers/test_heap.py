@@ -8,7 +8,7 @@ import resource
 import pytest
 import torch
 
-from trainers.heap import kept_heap
+from trainers.heap import _resident_bytes, kept_heap
 
 HAS_GLIBC = hasattr(ctypes.CDLL(None), "malloc_trim")
 NUM_BYTES = 48 << 20
@@ -29,6 +29,19 @@ def test_a_large_tensor_is_made_anew_without_asking_the_kernel_for_pages():
         kept = page_faults_of_a_large_tensor()
     assert kept < 100
     assert page_faults_of_a_large_tensor() > 10 * max(kept, 1)
+
+
+@pytest.mark.skipif(not HAS_GLIBC, reason="another C library")
+def test_what_lies_free_between_pieces_goes_back_when_the_process_has_grown():
+    with kept_heap(torch.device("cpu")) as tidy:
+        tidy()
+        pieces = [torch.ones(2 << 20) for _ in range(200)]  # 1.6 GB, with what stays between
+        stay = pieces[1::2]
+        grown = _resident_bytes()
+        del pieces
+        tidy()
+        assert _resident_bytes() < 0.7 * grown
+    assert len(stay) == 100
 
 
 def test_elsewhere_nothing_happens_and_errors_pass():

@@ -54,7 +54,8 @@ def test_every_option_of_recommend_reaches_the_question(zoo: Any) -> None:
 
 def test_list_filters_by_type_and_status(zoo: Any) -> None:
     _, out, _ = zoo("list --type proteins --status ready")
-    assert [line.split()[0] for line in out.splitlines()] == ["proteins/esm2-embed-head", "proteins/esm2-finetune"]
+    expected = ["proteins/esm2-embed-head", "proteins/esm2-finetune", "proteins/kernel"]
+    assert [line.split()[0] for line in out.splitlines()] == expected
 
 
 def test_list_and_show_know_every_recipe(zoo: Any) -> None:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import zoo
@@ -169,6 +169,8 @@ def test_impossible_facts_are_refused_with_what_is_known(facts: dict, says: str)
         zoo.recommend(**{"type": "proteins", "n": 10, **facts})
 
 
+# A busy machine may stall in the first draws; that says nothing of the answers.
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(load_registry().types)), st.integers(0, 10**9), st.data())
 def test_every_question_has_an_answer_and_the_next_threshold_is_true(type: str, n: int, data: st.DataObject) -> None:
     cells = load_registry().cells[type]
