@@ -66,12 +66,12 @@ class Options(BaseModel):
     context: int = Field(256, ge=8, description="tokens that the model reads at once")
     windows: str = Field("L", description="a letter a layer, repeated: S sees half the context, L all of it")
     feed_forward: Literal["relu2", "swiglu"] = "relu2"
-    value_embeddings: bool = True
+    value_embeddings: bool | None = Field(None, description="None: where text is not scarce")
     is_tied: bool = Field(False, description="one table for embedding and head")
     logit_cap: float | None = Field(15.0, gt=0)
     z_loss: float = Field(0.0, ge=0)
     dropout: float | None = Field(
-        None, ge=0, lt=1, description="of what a layer adds; None: 0.1 where text is scarce, else 0"
+        None, ge=0, lt=1, description="of what a layer adds; None: 0.3 where text is scarce, else 0"
     )
     packing: Literal["auto", "documents", "stream"] = Field(
         "auto", description="documents: short ones share a row, masked; stream: windows anywhere in the running text"

@@ -18,8 +18,9 @@ VOCABULARIES = ((4 << 20, 1024), (64 << 20, 4096), (1 << 30, 8192), (16 << 30, 1
 tinyshakespeare, the last is the usual one, those between are guesses."""
 BYTES_PER_TOKEN = {1024: 2.5, 4096: 3.4, 8192: 3.8, 16384: 4.2, 32768: 4.5}
 """Of English prose; only the plan's estimates need it."""
-DROPOUT = 0.1
-"""Where the corpus is too small for the model, so that it is read many times; a corpus that is large enough needs none."""
+DROPOUT = 0.3
+"""Where the corpus is too small for the model, so that it is read many times; a corpus that is large enough needs none.
+There value embeddings are left out too: they learn the text by heart (figures in this folder's README)."""
 LEAST_DEPTH, MOST_DEPTH = 4, 24
 """Four layers are cheap and better than fewer even where a corpus is too small for them by the rule of 20 tokens."""
 
@@ -55,9 +56,18 @@ def size_of(facts: Facts, options: Any) -> Size:
     depth = options.depth or depth_for(enough_for, vocabulary, options)
     config = config_of(depth, vocabulary, options)
     params = num_parameters(config)
-    if options.dropout is None and params > enough_for:
-        config = replace(config, dropout=DROPOUT)
-    return Size(config, tokens, params)
+    if params > enough_for:
+        config = for_scarce_text(config, options)
+    return Size(config, tokens, num_parameters(config))
+
+
+def for_scarce_text(config: GPTConfig, options: Any) -> GPTConfig:
+    """The same shape, harder to learn a text by heart with; what the user said stays."""
+    return replace(
+        config,
+        dropout=DROPOUT if options.dropout is None else options.dropout,
+        value_embeddings=bool(options.value_embeddings),
+    )
 
 
 def depth_for(params: float, vocabulary: int, options: Any) -> int:
@@ -83,7 +93,7 @@ def config_of(depth: int, vocabulary: int, options: Any) -> GPTConfig:
         num_kv_heads=options.kv_heads,
         feed_forward=options.feed_forward,
         windows=options.windows,
-        value_embeddings=options.value_embeddings,
+        value_embeddings=options.value_embeddings is not False,
         logit_cap=options.logit_cap,
         z_loss=options.z_loss,
         is_tied=options.is_tied,
