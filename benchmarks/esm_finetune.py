@@ -37,7 +37,8 @@ from trainer_peer import Silence, cpu_spent, peer_arguments
 from domains.contract import Metric, Request
 from domains.metrics import point
 from domains.proteins import data, esm2_finetune
-from domains.proteins.esm2 import PAD, empty_encoder, esm2_config, pool_residues, tokens
+from domains.proteins.esm2 import PAD, esm2_config, tokens
+from domains.shared.esm import empty_encoder, pool_tokens
 from domains.splits import make_split
 from trainers.checkpoint import Snapshots
 from trainers.contract import Machine, Plan, Predictions
@@ -209,7 +210,7 @@ class PlainModel(nn.Module):
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         is_residue = input_ids > 3
         self.num_residues += int(is_residue.sum())
-        logits = self.head(self.dropout(pool_residues(states, is_residue))).float()
+        logits = self.head(self.dropout(pool_tokens(states, is_residue))).float()
         if labels.is_floating_point():
             return {"loss": functional.mse_loss(logits.squeeze(1), labels), "logits": logits}
         return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
