@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-KEPT_BYTES = 256 << 20
+KEPT_BYTES = 128 << 20
 GROWTH = 1.3
 """Of the process since its first step."""
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
