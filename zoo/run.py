@@ -7,14 +7,14 @@ run.predict(frame)
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from domains import metrics as scoring
-from domains.contract import Facts, Request
+from domains.contract import Baseline, Facts, Request
 from trainers.contract import JSON, Learner, Predictions
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
 from trainers.settings import SETTINGS
@@ -213,16 +213,18 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
 
     test = learner.predict(parts["test"].without_target())
     valid = scored("valid", learner.predict(parts["valid"].without_target())) if len(parts["valid"]) else {}
-    rivals = {}
-    for baseline in (*domain.baselines(facts), *getattr(family, "baselines", lambda plan: ())(job.plan)):
-        if say:
-            say(f"baseline: {baseline.name} ({baseline.about})")
-        rivals[baseline.name] = scored("test", baseline.fit(parts["train"])(parts["test"].without_target()))
-    references = {}
-    for reference in getattr(family, "references", lambda plan: ())(job.plan):
-        if say:
-            say(f"reference: {reference.name} ({reference.about})")
-        references[reference.name] = scored("test", reference.fit(parts["train"])(parts["test"].without_target()))
+
+    def rivals(what: str, found: Iterable[Baseline]) -> JSON:
+        scores_of = {}
+        for rival in found:
+            if say:
+                say(f"{what}: {rival.name} ({rival.about})")
+            scores_of[rival.name] = scored("test", rival.fit(parts["train"])(parts["test"].without_target()))
+        return scores_of
+
+    own = getattr(family, "baselines", lambda plan: ())(job.plan)
+    baselines = rivals("baseline", (*domain.baselines(facts), *own))
+    references = rivals("reference", getattr(family, "references", lambda plan: ())(job.plan))
     if say and (num := sum(bool(problem) for problem in test.problems)):
         say(f"warning: {num:,} of {len(test):,} test rows got no answer, and no score counts them")
     return {
@@ -231,7 +233,7 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
         "direction": "higher" if metrics[0].higher_is_better else "lower",
         "test": scored("test", test),
         "valid": valid,
-        "baseline": rivals,
+        "baseline": baselines,
         **({"reference": references} if references else {}),
         "num_rows": {name: len(rows) for name, rows in parts.items()},
     }, test

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from domains.contract import Facts
+from domains.shared.sequences import cropped_notes
 
 
-def length_notes(facts: Facts, most_bases: int, what: str) -> list[str]:
-    """That training sequences are cropped, if any are. what: happens to them, in words ("lose both ends")."""
-    longest = facts.sizes["longest"]
-    if longest <= most_bases:
-        return []
-    known = facts.sizes.get(f"longer_than_{most_bases}")
-    count = f"{known:,.0f}" if known is not None else "some"
-    return [
-        f"{count} of {facts.num_rows:,} training sequences are longer than {most_bases:,} bases and {what}; the longest has "
-        f"{longest:,.0f} (options.max_bases)"
-    ]
+def length_notes(facts: Facts, most_bases: int) -> list[str]:
+    """That training sequences lose both ends, if any do."""
+    return cropped_notes(facts, most_bases, f"{most_bases:,} bases", "lose both ends", "options.max_bases")

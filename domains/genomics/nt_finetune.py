@@ -77,7 +77,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
         "weights": weights_facts(options.weights, find),
         "notes": [
             *random_notes(options.weights),
-            *length_notes(facts, _most_bases(options), "lose both ends"),
+            *length_notes(facts, _most_bases(options)),
         ],
     }
 

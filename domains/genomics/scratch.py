@@ -64,7 +64,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
         "num_steps": settings.planned_steps(facts.num_rows),
         "flops_per_epoch": 6 * STRANDS * per_base * min(int(facts.sizes["total_bases"]), facts.num_rows * bases),
         "memory_bytes": BYTES_PER_PARAMETER * total + rows * kept,
-        "notes": length_notes(facts, options.max_bases, "lose both ends"),
+        "notes": length_notes(facts, options.max_bases),
     }
 
 

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from domains.contract import Facts
 from domains.proteins.esm2 import NUM_ADDED_TOKENS
+from domains.shared.sequences import cropped_notes
 
 
 def length_notes(facts: Facts, max_residues: int) -> list[str]:
     """How many of the training sequences are cropped."""
-    longest = facts.sizes["longest"]
-    if longest <= max_residues:
-        return []
-    known = facts.sizes.get(f"longer_than_{max_residues}")
-    count = f"{known:,.0f}" if known is not None else "some"
-    return [
-        f"{count} of {facts.num_rows:,} training sequences are longer than {max_residues} residues and are cropped; "
-        f"the longest has {longest:,.0f} (options.max_residues)"
-    ]
+    return cropped_notes(facts, max_residues, f"{max_residues} residues", "are cropped", "options.max_residues")
 
 
 def num_tokens_seen(facts: Facts, max_residues: int) -> int:

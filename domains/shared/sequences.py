@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Request
+from domains.contract import BadRow, Facts, Request
 from domains.shared.fasta import Record, header_values, is_fasta, read_fasta, short_ids
 from domains.shared.frames import choose_column, read_frame
 from trainers.errors import DataError
@@ -246,3 +246,19 @@ def settle_repeats(columns: dict[str, Any], target: str | None, task: str, same:
 def counted(count: int, noun: str) -> str:
     """A number with its noun: "1 sequence", "1,200 sequences"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def cropped_notes(facts: Facts, most: int, limit: str, fate: str, option: str) -> list[str]:
+    """What a plan says of training sequences longer than `most` letters, if there are any.
+
+    limit: `most` in words ("1022 residues").   fate: what becomes of them ("are cropped").   option: what raises it.
+    """
+    longest = facts.sizes["longest"]
+    if longest <= most:
+        return []
+    known = facts.sizes.get(f"longer_than_{most}")
+    count = f"{known:,.0f}" if known is not None else "some"
+    return [
+        f"{count} of {facts.num_rows:,} training sequences are longer than {limit} and {fate}; the longest has "
+        f"{longest:,.0f} ({option})"
+    ]
