@@ -67,7 +67,7 @@ def read(data: Any, request: Request) -> Reading:
 
 
 def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
-    """The end of the corpus is the test, what stands just before it the validation part; files or folders that are
+    """The end of the corpus is the test, pieces all over the rest are the validation part; files or folders that are
     called train, valid and test are respected."""
     if isinstance(table, FrameTable):
         return Keys()
@@ -76,8 +76,8 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
         because = "files or folders are called so"
     else:
         because = (
-            f"the last {TEST_SHARE:.0%} of the corpus by bytes is the test part, the {VALID_SHARE:.0%} before it the "
-            "validation part; no test text is seen by tokenizer or model"
+            f"the last {TEST_SHARE:.0%} of the corpus by bytes is the test part, {VALID_SHARE:.0%} in pieces all over the "
+            "rest the validation part; no test text is seen by tokenizer or model"
         )
     sizes = table.num_bytes()
     evidence = {"bytes": {name: int(sizes[given == name].sum()) for name in ("train", "valid", "test")}}
@@ -121,14 +121,13 @@ def part_of_each(table: CorpusTable) -> np.ndarray:
     found = named_parts(table)
     if found is None:
         found = np.full(len(table), "train", dtype=object)
-        found[_last(table.num_bytes(), TEST_SHARE, np.inf)] = "test"
+        found[_last(table.num_bytes(), TEST_SHARE)] = "test"
     if not (found == "valid").any():
         train = np.flatnonzero(found == "train")
         if not len(train):
             return found
-        sizes = table.num_bytes()[train]
         share = VALID_SHARE / (1 - TEST_SHARE)
-        found[train[_last(sizes, share, MOST_VALID_BYTES)]] = "valid"
+        found[train[_spread(table.num_bytes()[train], share, MOST_VALID_BYTES)]] = "valid"
     return found
 
 
@@ -146,12 +145,22 @@ def _named_part(name: str) -> str:
     return next((PARTS[word] for word in words if word in PARTS), "")
 
 
-def _last(sizes: np.ndarray, share: float, most: float) -> np.ndarray:
-    """Positions at the end that hold about `share` of the sum and `most` at most, one at least."""
+def _last(sizes: np.ndarray, share: float) -> np.ndarray:
+    """Positions at the end that hold about `share` of the sum, one at least."""
     after = np.cumsum(sizes[::-1])[::-1]  # bytes from here to the end
-    wanted = min(share * sizes.sum(), most)
-    positions = np.flatnonzero(after - sizes / 2 <= wanted)
+    positions = np.flatnonzero(after - sizes / 2 <= share * sizes.sum())
     return positions if len(positions) else np.array([len(sizes) - 1])
+
+
+def _spread(sizes: np.ndarray, share: float, most: float) -> np.ndarray:
+    """Positions at even distances that hold about `share` of the sum and `most` at most, one at least.
+
+    Not one piece: the end of a corpus is one chapter, author or file, and a snapshot chosen by it is chosen by that; and
+    training could not reach up to the test part, whose names and words begin there.
+    """
+    number = max(1, round(min(share * sizes.sum(), most) / sizes.mean()))
+    places = (np.arange(number) + 0.5) / number * sizes.sum()
+    return np.unique(np.searchsorted(np.cumsum(sizes), places))
 
 
 # --- sources --------------------------------------------------------------------------------------------------------

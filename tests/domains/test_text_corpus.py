@@ -89,14 +89,26 @@ def test_small_files_share_a_shard_and_stay_documents(tmp_path):
     assert not any(table.continues(row) for row in range(len(table)))
 
 
-def test_the_last_tenth_is_the_test_and_what_is_before_it_the_validation(book):
-    table = read(book)
+def test_the_last_tenth_is_the_test_and_pieces_all_over_the_rest_are_the_validation(tmp_path):
+    text = "".join(f"Line {number} of a long book, as dull as any.\n\n" for number in range(30_000))
+    (tmp_path / "book.txt").write_text(text)
+    table = read(tmp_path / "book.txt")
     split = parts_of(table)
-    shares = [table.take(part).target().sum() / len(TEXT) for part in (split.train, split.valid, split.test)]
-    assert shares == pytest.approx([0.82, 0.08, 0.1], abs=0.06)
-    assert split.train.max() < split.valid.min()
-    assert split.valid.max() < split.test.min() == len(table) - len(split.test)
+    shares = [table.take(part).target().sum() / len(text) for part in (split.train, split.valid, split.test)]
+    assert shares == pytest.approx([0.88, 0.02, 0.1], abs=0.006)
+    assert split.test.tolist() == list(range(len(table) - len(split.test), len(table)))
+    # Training reaches up to the test part, and no two validation pieces are neighbours.
+    assert split.train.max() == split.test.min() - 1
+    assert len(split.valid) >= 4
+    assert np.diff(split.valid).min() > len(table) / 8
     assert "last 10%" in split.evidence["because"]
+
+
+@pytest.mark.parametrize("sizes", [[5], [5, 5], [1, 100], [100, 1], [3] * 40])
+def test_a_validation_of_some_shards_is_always_found_and_never_all_of_them(sizes):
+    found = corpus._spread(np.array(sizes), 0.02, np.inf)
+    assert 1 <= len(found) <= max(1, len(sizes) // 2)
+    assert set(found) <= set(range(len(sizes)))
 
 
 def test_files_that_are_called_train_and_test_are_respected(tmp_path):

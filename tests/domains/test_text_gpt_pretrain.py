@@ -243,7 +243,7 @@ def test_a_completion_ends_where_the_document_does():
 
 def test_copies_and_documents_of_other_parts_are_left_out(tmp_path, stories, tokenizer):
     texts = [*stories, stories[3], "  " + stories[4].upper()]
-    texts[10] = texts[len(texts) - 3]  # the end is held out, and with it the copies of 3 and 4
+    texts[12] = texts[len(texts) - 3]  # the end is held out, and with it the copies of 3 and 4
     table = table_of(texts)
     parts = corpus.part_of_each(table)
     train = table.take(np.flatnonzero(parts == "train"))
