@@ -7,7 +7,6 @@ a key of its content, the encoder's weights and options. The head is trained by 
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,11 +24,9 @@ from trainers.feed import cuts_of
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, Outcome, fit_outcome
 from trainers.settings import Embed
+from trainers.vectors import VectorCache
 
 CACHE_FILE, ENCODER_FILE, HEAD = "embeddings.sqlite", "encoder.json", "head"
-# How many vectors one query asks for: SQLite allows 32,766 variables in a statement.
-_ASKED_AT_ONCE = 10_000
-_WAIT_SECONDS = 60.0
 
 
 class Encoder(Protocol):
@@ -62,39 +59,6 @@ class Head:
     hidden: int = 0
     dropout: float = 0.1
     class_weights: ClassWeights = "none"
-
-
-class VectorCache:
-    """Vectors by key in one SQLite file, for several processes at once; `path` None keeps them in memory."""
-
-    def __init__(self, path: Path | None) -> None:
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        self.connection = sqlite3.connect(path or ":memory:", timeout=_WAIT_SECONDS)
-        self.connection.execute("PRAGMA journal_mode=WAL")
-        # A crash of the machine may lose the last batches, never the file; they are only computed again.
-        self.connection.execute("PRAGMA synchronous=NORMAL")
-        self.connection.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID")
-
-    def get(self, keys: Sequence[bytes], width: int) -> dict[bytes, np.ndarray]:
-        """The known vectors of `keys`; of another width than `width` are not known."""
-        found = {}
-        for start in range(0, len(keys), _ASKED_AT_ONCE):
-            asked = keys[start : start + _ASKED_AT_ONCE]
-            marks = ",".join("?" * len(asked))
-            for key, vector in self.connection.execute(f"SELECT * FROM vectors WHERE key IN ({marks})", asked):
-                if len(vector) == 4 * width:
-                    found[key] = np.frombuffer(vector, np.float32)
-        return found
-
-    def put(self, keys: Sequence[bytes], vectors: np.ndarray) -> None:
-        """Keep vectors (keys, width) at once and for good."""
-        rows = [(key, vector.astype(np.float32).tobytes()) for key, vector in zip(keys, vectors, strict=True)]
-        with self.connection:
-            self.connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
-
-    def close(self) -> None:
-        self.connection.close()
 
 
 def embedded(

@@ -90,7 +90,8 @@ def load(plan: Plan, folder: Path) -> Learner:
 
 
 class FingerprintTrees:
-    """Meets `contract.Learner`. members: by name, KIND.TARGET.SEED.   constant: targets of which all known rows agree."""
+    """Meets `contract.Learner`. members: by name, KIND.TARGET.SEED.   constant: targets of which all known rows agree.
+    cache: where descriptors are kept; set by `fit`."""
 
     resumable = False
 
@@ -100,11 +101,12 @@ class FingerprintTrees:
         self.members: dict[str, Member] = {}
         self.constant: dict[int, float] = {}
         self.kinds: tuple[str, ...] = ()
+        self.cache: Path | None = None
         self._known: tuple[tuple[str, ...], np.ndarray] | None = None
 
     def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
         """Grow every member, then keep the kinds that validate best (or those that were asked for)."""
-        began = time.monotonic()
+        began, self.cache = time.monotonic(), watch.cache
         x, targets = self._matrix(train), self._targets(train)
         held = (self._matrix(valid), self._targets(valid)) if len(valid) else None
         watch.log(kind="features", rows=len(x), columns=x.shape[1], seconds=round(time.monotonic() - began, 3))
@@ -146,7 +148,9 @@ class FingerprintTrees:
         smiles = tuple(rows.column("smiles"))
         if self._known is None or self._known[0] != smiles:
             options = self.options
-            found = feature_matrix(smiles, options.features, radius=options.radius, num_bits=options.num_bits)
+            found = feature_matrix(
+                smiles, options.features, radius=options.radius, num_bits=options.num_bits, cache=self.cache
+            )
             self._known = (smiles, found)
         return self._known[1]
 

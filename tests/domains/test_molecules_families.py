@@ -242,3 +242,17 @@ def test_labels_at_random_on_copied_molecules_are_not_known_again(tmp_path):
     canonical = [Chem.CanonSmiles(text) for text, _ in rows]
     assert not {canonical[int(i)] for i in train} & {canonical[int(i)] for i in test}
     assert done.metrics["test"]["auc"]["value"] < 0.85
+
+
+def test_descriptors_are_computed_once_a_molecule_also_across_runs(tmp_path, monkeypatch):
+    smiles = ["CCO", "c1ccccc1O", "CCO", "CC(=O)N"]
+    options = {"radius": 2, "num_bits": 64}
+    fresh = fingerprints.feature_matrix(smiles, ("ecfp", "descriptors"), **options)
+    first = fingerprints.feature_matrix(smiles[:2], ("descriptors",), cache=tmp_path, **options)
+    asked = []
+    real = fingerprints.descriptors
+    monkeypatch.setattr(fingerprints, "descriptors", lambda mol: asked.append(mol) or real(mol))
+    again = fingerprints.feature_matrix(smiles, ("ecfp", "descriptors"), cache=tmp_path, **options)
+    assert np.array_equal(fresh, again)
+    assert np.array_equal(first, again[:2, 64:])
+    assert len(asked) == 1  # of the molecule that was new
