@@ -17,9 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rdkit import Chem
-
-from domains.molecules import fingerprints
 from zoo import run
 
 SOLUBILITY = "measured log solubility in mols per litre"
@@ -33,7 +30,6 @@ def main() -> None:
     """Run what the first word names on the file that the second one does."""
     what, path = sys.argv[1:3]
     seeds = range(int(sys.argv[3])) if len(sys.argv) > 3 else None
-    _remember_descriptors()
     if what == "esol":
         for seed in seeds or range(5):
             for recipe, sets in ((GNN, {}), (GNN, WITH_DESCRIPTORS), (TREES, {"options.num_trees": 200})):
@@ -84,20 +80,6 @@ def show(recipe: str, path: str, target: str, seed: int, sets: dict[str, Any], *
         "cpu_seconds": round(time.process_time() - began, 1),
     }
     print(json.dumps(line), flush=True)
-
-
-def _remember_descriptors() -> None:
-    """Compute the descriptors of a molecule once for all runs; what they are does not change."""
-    known: dict[str, Any] = {}
-    compute = fingerprints.descriptors
-
-    def remembered(mol: Chem.Mol) -> Any:
-        key = Chem.MolToSmiles(mol)
-        if key not in known:
-            known[key] = compute(mol)
-        return known[key]
-
-    fingerprints.descriptors = remembered
 
 
 if __name__ == "__main__":
