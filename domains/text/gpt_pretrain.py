@@ -71,7 +71,7 @@ class Options(BaseModel):
     logit_cap: float | None = Field(15.0, gt=0)
     z_loss: float = Field(0.0, ge=0)
     dropout: float | None = Field(
-        None, ge=0, lt=1, description="of what a layer adds; None: 0.3 where text is scarce, else 0"
+        None, ge=0, lt=1, description="of what a layer adds; None: 0.2 where text is scarce, else 0"
     )
     packing: Literal["auto", "documents", "stream"] = Field(
         "auto", description="documents: short ones share a row, masked; stream: windows anywhere in the running text"

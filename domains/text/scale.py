@@ -18,7 +18,7 @@ VOCABULARIES = ((4 << 20, 1024), (64 << 20, 4096), (1 << 30, 8192), (16 << 30, 1
 tinyshakespeare, the last is the usual one, those between are guesses."""
 BYTES_PER_TOKEN = {1024: 2.5, 4096: 3.4, 8192: 3.8, 16384: 4.2, 32768: 4.5}
 """Of English prose; only the plan's estimates need it."""
-DROPOUT = 0.3
+DROPOUT = 0.2
 """Where the corpus is too small for the model, so that it is read many times; a corpus that is large enough needs none.
 There value embeddings are left out too: they learn the text by heart (figures in this folder's README)."""
 LEAST_DEPTH, MOST_DEPTH = 4, 24
