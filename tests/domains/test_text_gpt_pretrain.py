@@ -308,7 +308,7 @@ def test_larger_corpora_get_larger_models_and_vocabularies():
     assert sizes[0].config.depth == 4
     assert sizes[-1].config.depth == 24
     assert "few for its size" in sizes[1].note(4.0)
-    assert [size.config.dropout for size in sizes] == [0.3, 0.3, 0.0, 0.0, 0.0]
+    assert [size.config.dropout for size in sizes] == [0.2, 0.2, 0.0, 0.0, 0.0]
     assert [size.config.value_embeddings for size in sizes] == [False, False, True, True, True]
     assert size_of(facts_of(1e6), Options(value_embeddings=True)).config.value_embeddings
     assert size_of(facts_of(1e6), Options(dropout=0.0)).config.dropout == 0
