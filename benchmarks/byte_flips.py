@@ -1,10 +1,10 @@
 """What happens when one bit of a finished run folder changes: is it found when the run is loaded?
 
-    python benchmarks/byte_flips.py RUN --data rows.csv [--flips 100]
+    python benchmarks/byte_flips.py RUN [--data rows.csv] [--flips 100]
 
 In a copy of RUN one random bit of a random byte is turned over, `--flips` times in each file, and the run is loaded and
-asked for the rows of --data. detected: a DataError. harmless: loaded, and the same answers. WRONG: other answers, or any
-other error. Exits with 1 if there is one.
+asked for the rows of --data, or of the demo. detected: a DataError. harmless: loaded, and the same answers. WRONG: other
+answers, or any other error. Exits with 1 if there is one.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from trainers.errors import DataError
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", help="None: the recipe's demo, for a run of it")
     parser.add_argument("--flips", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -40,7 +40,7 @@ def main() -> None:
     sys.exit(total["WRONG"] > 0)
 
 
-def flipped(path: Path, folder: Path, data: str, right: pd.DataFrame, rng: np.random.Generator) -> str:
+def flipped(path: Path, folder: Path, data: str | None, right: pd.DataFrame, rng: np.random.Generator) -> str:
     """Turn over one bit of the file, see what loading and predicting make of it, and turn it back."""
     whole = path.read_bytes()
     changed = bytearray(whole)
