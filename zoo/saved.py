@@ -26,17 +26,22 @@ from trainers.errors import DataError, UsageError, did_you_mean
 COMPLETE = "complete.json"
 SCHEMA_VERSION = 1
 # logs/ belongs to other viewers, which write into it when they show it.
-_NOT_SEALED = ("checkpoints", "logs", COMPLETE, "STOP", "lock")
+LOCK = "lock"
+_NOT_SEALED = ("checkpoints", "logs", COMPLETE, "STOP", LOCK)
 
 
 def new_folder(recipe: str, out: str | Path | None) -> Path:
-    """Create an empty run folder: `out`, or runs/<recipe>-<number>. Never an existing one with content."""
+    """Create a run folder that no other run can take: `out`, or runs/<recipe>-<number>. Never an existing one with content."""
     if out is not None:
         folder = Path(out)
         try:
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
                 raise UsageError(f"{folder} exists and is not empty; a run is never overwritten. Choose another --out.")
             folder.mkdir(parents=True, exist_ok=True)
+            # Empty for two runs that begin at once; only one of them makes this file.
+            (folder / LOCK).touch(exist_ok=False)
+        except FileExistsError:
+            raise UsageError(f"{folder}: another run has just begun there. Choose another --out.") from None
         except OSError as error:
             raise UsageError(
                 f"--out {folder}: no folder can be made there ({error.strerror}). Choose another one."
@@ -82,7 +87,7 @@ def read_json(path: Path) -> Any:
 def seal(folder: Path) -> None:
     """Mark the run complete: drop the snapshots, then write the hash of every file."""
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    (folder / "lock").unlink(missing_ok=True)
+    (folder / LOCK).unlink(missing_ok=True)
     files = {name: _sha256(folder / name) for name in _files(folder)}
     write_json(folder / COMPLETE, {"schema_version": SCHEMA_VERSION, "sha256": files, "seal": _seal(files)})
 
@@ -153,7 +158,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises UsageError while another process trains in it.
     """
-    with (folder / "lock").open("w") as file:
+    with (folder / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,21 @@ def test_a_folder_with_content_is_never_overwritten(tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(UsageError, match="never overwritten"):
         saved.new_folder("tabular/xgboost", tmp_path)
+
+
+def test_of_two_runs_that_begin_in_one_folder_the_second_is_refused_and_the_first_untouched(tmp_path):
+    (tmp_path / "run").mkdir()  # empty, as a user may have made it
+    first = saved.new_folder("tabular/xgboost", tmp_path / "run")
+    with pytest.raises(UsageError, match="Choose another --out"):
+        saved.new_folder("tabular/xgboost", tmp_path / "run")
+    assert first.is_dir()
+
+
+def test_of_two_runs_that_both_saw_an_empty_folder_one_gets_it(tmp_path, monkeypatch):
+    saved.new_folder("tabular/xgboost", tmp_path / "run")
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter(()))  # what the second saw a moment earlier
+    with pytest.raises(UsageError, match="has just begun there"):
+        saved.new_folder("tabular/xgboost", tmp_path / "run")
 
 
 def test_runs_started_at_the_same_moment_get_folders_of_their_own(tmp_path, monkeypatch):
