@@ -117,15 +117,17 @@ def _finished(
 
 @contextmanager
 def _locked(folder: Path, *, is_new: bool) -> Iterator[None]:
-    try:
-        with saved.locked(folder):
+    with saved.locked(folder):  # whoever is refused here leaves the folder to its owner
+        try:
             yield
-    except (UsageError, DataError, MissingError) as error:
-        if saved.has_learned(folder):
-            raise type(error)(f"{error} What was learned is kept; when that is mended: zoo resume {folder}") from error
-        if is_new:
-            saved.discard(folder)  # leave no half-written run
-        raise
+        except (UsageError, DataError, MissingError) as error:
+            if saved.has_learned(folder):
+                raise type(error)(
+                    f"{error} What was learned is kept; when that is mended: zoo resume {folder}"
+                ) from error
+            if is_new:
+                saved.discard(folder)  # leave no half-written run
+            raise
 
 
 def _finished_together(

@@ -24,9 +24,9 @@ from trainers.contract import JSON
 from trainers.errors import DataError, UsageError, did_you_mean
 
 COMPLETE = "complete.json"
+LOCK = "lock"
 SCHEMA_VERSION = 1
 # logs/ belongs to other viewers, which write into it when they show it.
-LOCK = "lock"
 _NOT_SEALED = ("checkpoints", "logs", COMPLETE, "STOP", LOCK)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trainers.errors import DataError, UsageError
-from zoo import saved
+from zoo import run, saved
 
 
 def sealed(folder):
@@ -89,6 +89,13 @@ def test_a_second_process_in_the_same_run_is_refused(tmp_path):
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "another process" in found.stderr
+
+
+def test_who_is_refused_a_new_run_leaves_the_folder_to_the_process_that_trains_in_it(tmp_path):
+    folder = saved.new_folder("tabular/xgboost", tmp_path / "run")
+    with saved.locked(folder), pytest.raises(UsageError, match="another process"), run._locked(folder, is_new=True):
+        pass
+    assert folder.is_dir()
 
 
 def test_nan_is_never_written_as_json(tmp_path):
