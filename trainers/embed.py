@@ -24,7 +24,7 @@ from trainers.feed import cuts_of
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, Outcome, fit_outcome
 from trainers.settings import Embed
-from trainers.vectors import VectorCache
+from trainers.vectors import VectorCache, vectors_of
 
 CACHE_FILE, ENCODER_FILE, HEAD = "embeddings.sqlite", "encoder.json", "head"
 
@@ -73,21 +73,16 @@ def embedded(
 
     num_tokens: padded tokens of a batch at most, made of rows of like size.   log: gets the progress.
     """
-    from hashlib import sha256
 
-    identity = encoder.identity.encode()
-    keys = [sha256(identity + b"\0" + key).digest() for key in encoder.keys(rows)]
-    known = cache.get(list(dict.fromkeys(keys)), encoder.width)
-    first = {key: i for i, key in reversed(list(enumerate(keys))) if key not in known}
-    num_known, started = len(known), time.monotonic()
-    for part in _batches(rows, np.array(sorted(first.values()), dtype=np.int64), encoder, num_tokens):
-        vectors = encoder.encode(rows.take(part))
-        names = [keys[i] for i in part]
-        cache.put(names, vectors)
-        known.update(zip(names, vectors, strict=True))
-        if log is not None:
-            log(kind="encoding", done=len(known) - num_known, of=len(first), seconds=time.monotonic() - started)
-    return np.stack([known[key] for key in keys]) if keys else np.empty((0, encoder.width), np.float32)
+    def encoded(positions: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        done, started = 0, time.monotonic()
+        for part in _batches(rows, positions, encoder, num_tokens):
+            yield part, encoder.encode(rows.take(part))
+            done += len(part)
+            if log is not None:
+                log(kind="encoding", done=done, of=len(positions), seconds=time.monotonic() - started)
+
+    return vectors_of(encoder.keys(rows), encoded, cache, identity=encoder.identity, width=encoder.width)
 
 
 def _batches(rows: Any, positions: np.ndarray, encoder: Encoder, num_tokens: int) -> Iterator[np.ndarray]:

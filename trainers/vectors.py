@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,11 +12,6 @@ import numpy as np
 # How many vectors one query asks for: SQLite allows 32,766 variables in a statement.
 _ASKED_AT_ONCE = 10_000
 _WAIT_SECONDS = 60.0
-
-
-def key_of(identity: str, content: str) -> bytes:
-    """The key of `content`'s vector. identity: all else that the vector depends on."""
-    return sha256(identity.encode() + b"\0" + content.encode()).digest()
 
 
 class VectorCache:
@@ -53,22 +48,23 @@ class VectorCache:
 
 
 def vectors_of(
-    contents: Sequence[str],
-    make: Callable[[str], np.ndarray],
+    contents: Sequence[bytes],
+    made: Callable[[np.ndarray], Iterable[tuple[np.ndarray, np.ndarray]]],
     cache: VectorCache,
     *,
     identity: str,
     width: int,
-    kept_at_once: int = 500,
 ) -> np.ndarray:
-    """(contents, width) float32: what the cache does not know is made, each but once, and kept every `kept_at_once`."""
-    keys = [key_of(identity, content) for content in contents]
+    """(contents, width) float32; only what the cache does not know is made, and each but once.
+
+    made: gets the positions of the contents to make, and yields (some of them, their vectors), which are kept at once.
+    identity: all else that a vector depends on.
+    """
+    keys = [sha256(identity.encode() + b"\0" + content).digest() for content in contents]
     known = cache.get(list(dict.fromkeys(keys)), width)
-    new = {key: content for key, content in zip(keys, contents, strict=True) if key not in known}
-    names = list(new)
-    for start in range(0, len(names), kept_at_once):
-        part = names[start : start + kept_at_once]
-        made = np.stack([make(new[key]) for key in part])
-        cache.put(part, made)
-        known.update(zip(part, made, strict=True))
+    first = {key: at for at, key in reversed(list(enumerate(keys))) if key not in known}
+    for part, vectors in made(np.array(sorted(first.values()), dtype=np.int64)):
+        names = [keys[at] for at in part]
+        cache.put(names, vectors)
+        known.update(zip(names, vectors, strict=True))
     return np.stack([known[key] for key in keys]) if keys else np.empty((0, width), np.float32)

@@ -7,7 +7,7 @@ keys); Carhart et al. 1985, J Chem Inf Comput Sci 25:64 (atom pairs); Nilakantan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,8 @@ from trainers.vectors import VectorCache, vectors_of
 
 Features = Literal["ecfp", "fcfp", "maccs", "pairs", "torsions", "descriptors"]
 CACHE_FILE = "descriptors.sqlite"
+KEPT_AT_ONCE = 500
+"""Descriptors, as they are made: five seconds of work that a crash can lose."""
 MOST_COUNTED = 255
 LARGEST_DESCRIPTOR = 1e6
 """Larger ones are cut: float32 in trees, and means in networks, need no more."""
@@ -37,18 +39,23 @@ def feature_matrix(
     distinct, back = np.unique(np.asarray(canonical, dtype=str), return_inverse=True)
     if not len(distinct):
         return np.zeros((0, sum(widths(kinds, num_bits))), np.float32)
+    makers = {kind: maker(kind, radius=radius, num_bits=num_bits) for kind in kinds if kind != "descriptors"}
     with rdBase.BlockLogs():
-        blocks = [
-            descriptor_matrix(distinct.tolist(), cache)
-            if kind == "descriptors"
-            else _block(distinct.tolist(), maker(kind, radius=radius, num_bits=num_bits))
-            for kind in kinds
-        ]
-    return np.concatenate(blocks, axis=1)[back]
+        blocks = _fingerprints(distinct, makers) if makers else {}
+        if "descriptors" in kinds:
+            blocks["descriptors"] = descriptor_matrix(distinct.tolist(), cache)
+    return np.concatenate([blocks[kind] for kind in kinds], axis=1)[back]
 
 
-def _block(distinct: Sequence[str], make: Callable[[Chem.Mol], np.ndarray]) -> np.ndarray:
-    return np.stack([make(molecule(smiles)) for smiles in distinct])
+def _fingerprints(
+    distinct: Iterable[str], makers: Mapping[str, Callable[[Chem.Mol], np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """(molecules, features) of each kind; a molecule is read once for all of them."""
+    rows = []
+    for smiles in distinct:
+        mol = molecule(smiles)
+        rows.append([make(mol) for make in makers.values()])
+    return {kind: np.stack(column) for kind, column in zip(makers, zip(*rows, strict=True), strict=True)}
 
 
 def descriptor_matrix(distinct: Sequence[str], cache: Path | None) -> np.ndarray:
@@ -56,10 +63,15 @@ def descriptor_matrix(distinct: Sequence[str], cache: Path | None) -> np.ndarray
     names = descriptor_names()
     # Values change between releases of RDKit, and so does the list.
     identity = f"RDKit {rdBase.rdkitVersion} {' '.join(names)}"
+
+    def made(positions: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, len(positions), KEPT_AT_ONCE):
+            part = positions[start : start + KEPT_AT_ONCE]
+            yield part, np.stack([descriptors(molecule(distinct[at])) for at in part])
+
+    contents = [smiles.encode() for smiles in distinct]
     with closing(VectorCache(None if cache is None else cache / CACHE_FILE)) as known:
-        return vectors_of(
-            distinct, lambda smiles: descriptors(molecule(smiles)), known, identity=identity, width=len(names)
-        )
+        return vectors_of(contents, made, known, identity=identity, width=len(names))
 
 
 def maker(kind: str, *, radius: int, num_bits: int) -> Callable[[Chem.Mol], np.ndarray]:
