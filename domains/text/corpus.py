@@ -19,6 +19,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import JSON_SUFFIXES, PARQUET_SUFFIXES, FrameTable, read_frame
+from domains.shared.roles import PARTS
 from domains.text import byte_models
 from domains.text.readers import USUAL_NAMES, read_raw
 from domains.text.shards import CorpusTable, JsonLinesFile, ParquetFile, Source, TextFile, Texts, table_of
@@ -33,7 +34,6 @@ TEST_SHARE, VALID_SHARE = 0.10, 0.02
 MOST_VALID_BYTES = 4 << 20
 FRAME_SUFFIXES = (".csv", ".tsv", ".tab")
 PACKED_SUFFIXES = (".gz", ".zip", ".bz2", ".xz", ".zst", ".tar", ".7z")
-PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 BINARY_SHARE = 0.1
 """Share of zero bytes from which a file is called no text."""
 _BLOCK = 1 << 20
