@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from domains.contract import Facts
 from domains.shared.weights import quiet_transformers, random_notes, random_shape, weights_facts
 from domains.text import causal_weights as languages
-from domains.text.causal_task import SCORES_AT_ONCE, Answering, CausalTask, check_scores
+from domains.text.causal_task import SCORES_AT_ONCE, Answering, CausalTask, check_packing, check_scores
 from domains.text.causal_tokens import Scribe
 from trainers.checkpoint import write_json
 from trainers.contract import JSON, Machine, Plan, Predictions, Watch
@@ -49,16 +49,13 @@ CHARACTERS_PER_TOKEN = 4.0
 """Of English prose under vocabularies of 50,000 and more; other scripts have fewer."""
 
 
-class Options(BaseModel):
-    """The `options:` block of text/lora-finetune and text/full-finetune."""
+class LanguageOptions(BaseModel):
+    """Which causal language model is trained, and how much of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     weights: str = Field("HuggingFaceTB/SmolLM2-360M", description="hub id, folder, or random:2x64")
     method: Literal["lora", "all"] = Field("lora", description="train adapters beside the weights, or all weights")
-    max_tokens: int = Field(1024, ge=8, description="of prompt and answer together; what follows is not read")
-    max_new_tokens: int = Field(256, ge=1, description="of a written answer at most")
-    separator: str = Field("\n", description="between prompt and answer where there is no chat template")
     rank: int = Field(16, ge=1, description="of the adapters")
     alpha: float = Field(32.0, gt=0, description="adapters are scaled by alpha / rank")
     dropout: float = Field(0.05, ge=0, lt=1, description="of what goes into an adapter")
@@ -68,6 +65,15 @@ class Options(BaseModel):
     )
 
 
+class Options(LanguageOptions):
+    """The `options:` block of text/lora-finetune and text/full-finetune."""
+
+    max_tokens: int = Field(1024, ge=8, description="of prompt and answer together; what follows is not read")
+    max_new_tokens: int = Field(256, ge=1, description="of a written answer at most")
+    separator: str = Field("\n", description="between prompt and answer where there is no chat template")
+    packing: bool = Field(False, description="rows that are read together stand in one line, masked, without padding")
+
+
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
     """Estimates from lengths and architecture.
 
@@ -75,53 +81,68 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     for 4 bits without CUDA.
     """
     config = languages.read_config(options.weights)
-    if options.max_tokens > languages.most_tokens(config):
-        limit = languages.most_tokens(config)
-        raise UsageError(
-            f"options.max_tokens is {options.max_tokens}, but {options.weights} was made for {limit} at most: "
-            f"--set options.max_tokens={limit}"
-        )
-    if options.base == "4bit" and (options.method == "all" or not machine.device.startswith("cuda")):
-        reason = "weights in 4 bits cannot be trained" if options.method == "all" else "its kernels are for CUDA only"
-        raise UsageError(f"options.base=4bit: {reason} (device {machine.device}). Use --set options.base=auto.")
-    total = languages.num_parameters(config)
-    trained = total if options.method == "all" else num_adapter_parameters(config, options)
+    check_options(options, config, machine, "max_tokens", options.max_tokens)
+    total, trained = parameters_of(config, options)
+    rows = settings.micro_batch_size or settings.batch_size
+    tokens = min(rows * options.max_tokens, settings.micro_batch_tokens or rows * options.max_tokens)
     return {
         "num_parameters": total + (trained if options.method == "lora" else 0),
         "num_trained": trained,
         "num_steps": settings.planned_steps(facts.num_rows),
-        "memory_bytes": memory_bytes(config, options, settings, machine, (total, trained)),
+        "memory_bytes": memory_bytes(config, options, settings, machine, (total, trained), tokens),
         "weights": weights_facts(options.weights, languages.find),
         "notes": notes(facts, options),
     }
 
 
+def check_options(options: LanguageOptions, config: Any, machine: Machine, name: str, most: int) -> None:
+    """Raise UsageError for more tokens (`most`, by option `name`) than the model was made for, and for 4 bits without
+    CUDA."""
+    limit = languages.most_tokens(config)
+    if most > limit:
+        raise UsageError(
+            f"options.{name} is {most}, but {options.weights} was made for {limit} at most: --set options.{name}={limit}"
+        )
+    if options.base == "4bit" and (options.method == "all" or not machine.device.startswith("cuda")):
+        reason = "weights in 4 bits cannot be trained" if options.method == "all" else "its kernels are for CUDA only"
+        raise UsageError(f"options.base=4bit: {reason} (device {machine.device}). Use --set options.base=auto.")
+
+
+def parameters_of(config: Any, options: LanguageOptions) -> tuple[int, int]:
+    """Parameters of the model without adapters, and those that are trained."""
+    total = languages.num_parameters(config)
+    return total, total if options.method == "all" else num_adapter_parameters(config, options)
+
+
 def memory_bytes(
-    config: Any, options: Options, settings: Gradient, machine: Machine, parameters: tuple[int, int]
+    config: Any,
+    options: LanguageOptions,
+    settings: Gradient,
+    machine: Machine,
+    parameters: tuple[int, int],
+    tokens: int,
 ) -> int:
-    """Weights, gradients, moments, activations of one micro-batch, and scores of tokens at once."""
+    """Weights, gradients, moments, activations of the `tokens` of a micro-batch, and scores of tokens at once."""
     total, trained = parameters
     frozen = 0 if options.method == "all" else total * bytes_of_base(options, settings, machine)
-    rows = settings.micro_batch_size or settings.batch_size
-    tokens = min(rows * options.max_tokens, settings.micro_batch_tokens or rows * options.max_tokens)
     factor = 1 if autocast_dtype(settings.precision, machine) is not None else 2
     activations = tokens * config.num_hidden_layers * config.hidden_size * ACTIVATION_BYTES * factor
     return int(frozen + BYTES_PER_TRAINED * trained + activations + 4 * 4 * SCORES_AT_ONCE)
 
 
-def bytes_of_base(options: Options, settings: Gradient, machine: Machine) -> float:
+def bytes_of_base(options: LanguageOptions, settings: Gradient, machine: Machine) -> float:
     """Bytes of a frozen weight."""
     return 0.5 if options.base == "4bit" else base_dtype(options, settings, machine).itemsize
 
 
-def base_dtype(options: Options, settings: Gradient, machine: Machine) -> torch.dtype:
+def base_dtype(options: LanguageOptions, settings: Gradient, machine: Machine) -> torch.dtype:
     """The format of frozen weights: bfloat16 where training multiplies in it anyway, else float32."""
     if options.base == "auto":
         return torch.bfloat16 if autocast_dtype(settings.precision, machine) is torch.bfloat16 else torch.float32
     return torch.float32 if options.base == "fp32" else torch.bfloat16
 
 
-def num_adapter_parameters(config: Any, options: Options) -> int:
+def num_adapter_parameters(config: Any, options: LanguageOptions) -> int:
     """Parameters of the adapters; shapes are built, not numbers."""
     with torch.device("meta"):
         language = with_adapters(languages.empty_language(config), options)
@@ -159,10 +180,15 @@ def build(plan: Plan) -> CausalLearner:
 
 def load(plan: Plan, folder: Path) -> CausalLearner:
     """The learner that `save` wrote. Weights under adapters are found by the reference kept there."""
-    learner = GradientLearner(plan, lambda train: {}, lambda fitted, pretrained: make_task(plan, fitted, None, print))
+    return loaded(plan, folder, lambda fitted, source: make_task(plan, fitted, source, lambda text: None))
+
+
+def loaded(plan: Plan, folder: Path, make_task: Callable[[JSON, str | None], Any]) -> CausalLearner:
+    """The learner that `CausalLearner.save` wrote.   make_task: the task from statistics and source of all weights."""
+    learner = GradientLearner(plan, lambda train: {}, lambda fitted, pretrained: make_task(fitted, None))
     fitted = learner.statistics = json.loads((folder / STATISTICS).read_text())
     with seeded(plan.seed):
-        task = learner.task = make_task(plan, fitted, str(folder / WHOLE), lambda text: None)
+        task = learner.task = make_task(fitted, str(folder / WHOLE))
     if (folder / ADAPTER).exists():
         set_adapters(task.model.get_submodule("language"), folder / ADAPTER)
     task.model.to(plan.machine.device).eval()
@@ -187,16 +213,15 @@ class CausalLearner:
 
     def save(self, folder: Path) -> None:
         """Write statistics.json and, in safetensors, adapter/ (peft's format) or weights/ with the tokenizer."""
-        task = self.inner.task
+        task: Any = self.inner.task
         assert task is not None
-        assert isinstance(task, CausalTask)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / STATISTICS, self.inner.statistics)
         language: Any = task.model.get_submodule("language")
         if hasattr(language, "peft_config"):
             save_adapters(language, folder / ADAPTER)
         else:
-            save_whole(language, task.scribe.tokenizer, folder / WHOLE)
+            save_whole(language, task.their_tokenizer, folder / WHOLE)
 
 
 def _statistics(plan: Plan, train: Any) -> JSON:
@@ -211,6 +236,16 @@ def _statistics(plan: Plan, train: Any) -> JSON:
 def make_task(plan: Plan, fitted: JSON, source: str | None, say: Callable[[str], None]) -> CausalTask:
     """The task. source: spec or folder of all weights; None where a snapshot brings them. Frozen ones come by reference."""
     options = Options.model_validate(plan.options)
+    language, tokenizer = language_and_tokenizer(plan, options, fitted, source)
+    scribe = Scribe(tokenizer, options.separator, is_chat=plan.facts["schema"]["is_chat"])
+    if options.packing:
+        check_packing(language, options.weights, "false")
+    answering = Answering(language, packs=options.packing)
+    return CausalTask(answering, scribe, max_tokens=options.max_tokens, max_new=options.max_new_tokens, say=say)
+
+
+def language_and_tokenizer(plan: Plan, options: LanguageOptions, fitted: JSON, source: str | None) -> tuple[Any, Any]:
+    """The model, with adapters where they are asked for, and its tokenizer; see `make_task`."""
     is_own = options.method == "all" and source is not None and Path(source).is_dir()
     spec = str(source) if is_own else languages.found_again(fitted["weights"])
     config = languages.read_config(spec)
@@ -222,15 +257,10 @@ def make_task(plan: Plan, fitted: JSON, source: str | None, say: Callable[[str],
     language = _language(plan, options, spec if options.method == "lora" else source, config)
     if options.method == "lora" or source is not None:
         check_scores(language, spec)
-    if options.method == "lora":
-        language = with_adapters(language, options)
-    scribe = Scribe(tokenizer, options.separator, is_chat=plan.facts["schema"]["is_chat"])
-    return CausalTask(
-        Answering(language), scribe, max_tokens=options.max_tokens, max_new=options.max_new_tokens, say=say
-    )
+    return (with_adapters(language, options) if options.method == "lora" else language), tokenizer
 
 
-def _language(plan: Plan, options: Options, source: str | None, config: Any) -> Any:
+def _language(plan: Plan, options: LanguageOptions, source: str | None, config: Any) -> Any:
     settings = Gradient.model_validate(plan.settings)
     if source is None:
         return languages.empty_language(config)
@@ -240,7 +270,7 @@ def _language(plan: Plan, options: Options, source: str | None, config: Any) -> 
     return languages.load_language(source, config, dtype=base_dtype(options, settings, plan.machine), four_bit=four_bit)
 
 
-def with_adapters(language: Any, options: Options) -> Any:
+def with_adapters(language: Any, options: LanguageOptions) -> Any:
     """The model with LoRA adapters in float32, which change nothing at first. Raises UsageError for unknown layers."""
     from peft import LoraConfig, get_peft_model
 
@@ -284,19 +314,18 @@ def save_whole(language: Any, tokenizer: Any, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
 
 
-def export_merged(run: str | Path, folder: str | Path) -> Path:
+def export_merged(run: str | Path, folder: str | Path, load: Callable[[Plan, Path], CausalLearner] = load) -> Path:
     """Write the model of a finished run of text/lora-finetune to `folder`, its adapters added into the weights.
 
-    run: the run folder.   The result is a folder of transformers in float32 with its tokenizer: give it to any recipe as
-    options.weights. The base weights must be where the run found them, unchanged.
+    run: the run folder.   load: of the recipe's module.   The result is a folder of transformers in float32 with its
+    tokenizer: give it to any recipe as options.weights. The base weights must be where the run found them, unchanged.
     """
     run, folder = Path(run), Path(folder)
     values = json.loads((run / "plan.json").read_text())
     options = {**values["options"], "base": "fp32"}
     plan = Plan.from_json({**values, "options": options, "machine": {"device": "cpu"}})
-    task = load(plan, run / "model").inner.task
-    assert isinstance(task, CausalTask)
+    task: Any = load(plan, run / "model").inner.task
     language: Any = task.model.get_submodule("language")
     merged = language.merge_and_unload() if hasattr(language, "merge_and_unload") else language
-    save_whole(merged, task.scribe.tokenizer, folder)
+    save_whole(merged, task.their_tokenizer, folder)
     return folder

@@ -21,7 +21,7 @@ from domains.shared.weights import quiet_transformers
 from domains.text import mamba
 from domains.text.causal_tokens import Scribe, Script, padded
 from trainers.contract import Batch, Predictions, Role, RoleKind
-from trainers.errors import DataError
+from trainers.errors import DataError, UsageError
 
 SCORES_AT_ONCE = 2**24
 """Scores of tokens that are kept at once: 64 MiB in float32. Vocabularies of 260,000 make a MiB of every token."""
@@ -32,18 +32,17 @@ class Answering(nn.Module):
     """(B, L) tokens, which are any, which are answer -> (B,) nats that the answers cost.
 
     Only what is trained is in its state: base weights under adapters are kept by reference, not in every snapshot.
+    packs: rows are put in one line before the model reads them, see `states_in_line`.
     """
 
-    def __init__(self, language: Any) -> None:
+    def __init__(self, language: Any, *, packs: bool = False) -> None:
         super().__init__()
-        self.language = language
-        trained = {f"language.{name}" for name, each in language.named_parameters() if each.requires_grad}
-        frozen = {f"language.{name}" for name, _ in language.named_parameters()} - trained
-        if frozen:
-            keep_trained_state(self, trained)
+        self.language, self.packs = language, packs
+        keep_trained_state(self)
 
     def forward(self, numbers_BL: Tensor, is_token_BL: Tensor, is_answer_BL: Tensor) -> Tensor:
-        states_BLD = last_states(self.language, numbers_BL, is_token_BL)
+        states = states_in_line if self.packs and len(numbers_BL) > 1 else last_states
+        states_BLD = states(self.language, numbers_BL, is_token_BL)
         is_next = is_answer_BL[:, 1:]
         states_AD, next_A = states_BLD[:, :-1][is_next], numbers_BL[:, 1:][is_next]
         row_A = is_next.nonzero()[:, 0]
@@ -51,8 +50,11 @@ class Answering(nn.Module):
         return torch.zeros(len(numbers_BL), device=nats_A.device).index_add(0, row_A, nats_A)
 
 
-def keep_trained_state(model: nn.Module, names: set[str]) -> None:
-    """Leave everything but `names` out of the model's state dict, and do not miss it when one is loaded."""
+def keep_trained_state(model: nn.Module) -> None:
+    """Leave frozen weights out of the model's state dict, and do not miss them when one is loaded."""
+    names = {name for name, each in model.named_parameters() if each.requires_grad}
+    if len(names) == sum(1 for _ in model.named_parameters()):
+        return
 
     def only(module: nn.Module, state: Any, prefix: str, metadata: Any) -> None:
         for name in [name for name in state if name.removeprefix(prefix) not in names]:
@@ -79,6 +81,41 @@ def last_states(language: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> Tenso
         return mamba.last_states(decoder, numbers_BL, is_token_BL)
     states: Tensor = decoder(input_ids=numbers_BL, attention_mask=is_token_BL.long(), use_cache=False).last_hidden_state
     return states
+
+
+def states_in_line(language: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:
+    """What `last_states` gives, from all tokens in one line without padding; positions begin anew with each row, by which
+    transformers masks one from the other."""
+    positions_BL = is_token_BL.long().cumsum(1) - 1
+    line_ND = states_by_position(language, numbers_BL[is_token_BL][None], positions_BL[is_token_BL][None])[0]
+    states_BLD = line_ND.new_zeros(*numbers_BL.shape, line_ND.shape[-1])
+    states_BLD[is_token_BL] = line_ND
+    return states_BLD
+
+
+def states_by_position(language: Any, numbers_BL: Tensor, positions_BL: Tensor) -> Tensor:
+    """(B, L, D) of the last layer, where a token sees those before it since the position was last 0."""
+    model = bare(language)
+    decoder = getattr(model, model.base_model_prefix)
+    states: Tensor = decoder(input_ids=numbers_BL, position_ids=positions_BL, use_cache=False).last_hidden_state
+    return states
+
+
+def check_packing(language: Any, where: str, instead: str) -> None:
+    """Raise UsageError where the model does not keep texts apart that stand in one line (those with a state do not).
+    instead: the value of options.packing to use then."""
+    device = next(language.parameters()).device
+    numbers, is_token = torch.arange(2, 10, device=device).view(2, 4), torch.ones(2, 4, dtype=torch.bool, device=device)
+    was_training = language.training
+    language.eval()
+    with torch.no_grad():
+        apart = last_states(language, numbers, is_token).float()
+        together = None if bare(language).config.model_type == "mamba" else states_in_line(language, numbers, is_token)
+    language.train(was_training)
+    if together is None or not torch.allclose(apart, together.float(), atol=0.02 * float(apart.abs().max()), rtol=0):
+        raise UsageError(
+            f"{where}: this model does not keep texts apart that stand in one line. Use --set options.packing={instead}"
+        )
 
 
 def token_scores(language: Any, states_AD: Tensor) -> Tensor:
@@ -118,6 +155,20 @@ def check_scores(language: Any, where: str) -> None:
         raise DataError(f"{where}: this model makes its scores in a way of its own. Choose another model.")
 
 
+def language_roles(network: nn.Module) -> dict[str, Role]:
+    """What every trained parameter of a model of transformers is for, by name: see `trainers.optim`."""
+    tables = {f"{name}.weight" for name, part in network.named_modules() if isinstance(part, nn.Embedding)}
+    roles, deepest = {}, 0
+    for name, parameter in network.named_parameters():
+        layer = _LAYER.search(name)
+        deepest = max(deepest, int(layer[1]) + 1 if layer else 0)
+        is_matrix = parameter.ndim == 2 and not name.endswith("A_log")  # see `encoder_weights.encoder_roles`
+        kind: RoleKind = "embedding" if name in tables else "matrix" if is_matrix else "scalar"
+        if parameter.requires_grad:
+            roles[name] = Role(kind, int(layer[1]) + 1 if layer else deepest)
+    return roles
+
+
 class CausalTask:
     """Meets `contract.Task`. An example is a `Script`.   max_new: tokens of an answer that is written."""
 
@@ -131,17 +182,13 @@ class CausalTask:
         self.scribe, self.max_tokens, self.max_new, self.say = scribe, max_tokens, max_new, say
         self.known: dict[tuple[str, str | None], Script] = {}
 
+    @property
+    def their_tokenizer(self) -> Any:
+        """As transformers made it."""
+        return self.scribe.tokenizer
+
     def roles(self) -> Mapping[str, Role]:
-        tables = {f"{name}.weight" for name, part in self.model.named_modules() if isinstance(part, nn.Embedding)}
-        roles, deepest = {}, 0
-        for name, parameter in self.model.named_parameters():
-            layer = _LAYER.search(name)
-            deepest = max(deepest, int(layer[1]) + 1 if layer else 0)
-            is_matrix = parameter.ndim == 2 and not name.endswith("A_log")  # see `encoder_weights.encoder_roles`
-            kind: RoleKind = "embedding" if name in tables else "matrix" if is_matrix else "scalar"
-            if parameter.requires_grad:
-                roles[name] = Role(kind, int(layer[1]) + 1 if layer else deepest)
-        return roles
+        return language_roles(self.model)
 
     def examples(self, train: Any, folder: Path) -> Sequence[Script]:
         pairs = zip(train.column("prompt"), train.column("answer"), strict=True)
@@ -232,9 +279,21 @@ class CausalTask:
 
 
 def write_on(
-    language: Any, numbers_BL: Tensor, is_token_BL: Tensor, *, max_new: int, ends: Sequence[int], pad: int
+    language: Any,
+    numbers_BL: Tensor,
+    is_token_BL: Tensor,
+    *,
+    max_new: int,
+    ends: Sequence[int],
+    pad: int,
+    temperature: float = 0.0,
+    top_k: int | None = None,
 ) -> list[list[int]]:
-    """The most probable continuation of each row, token by token, without its end; rows are padded to the left."""
+    """A continuation of each row, token by token, without its end; rows are padded to the left.
+
+    temperature: 0 takes the most probable token, more draws by torch's generator among the `top_k` most probable.
+    """
+    is_drawn = temperature > 0
     was_training = language.training
     language.eval()
     with torch.no_grad(), quiet_transformers():
@@ -242,10 +301,10 @@ def write_on(
             input_ids=numbers_BL,
             attention_mask=is_token_BL.long(),
             max_new_tokens=max_new,
-            do_sample=False,
-            temperature=None,
+            do_sample=is_drawn,
+            temperature=temperature if is_drawn else None,
             top_p=None,
-            top_k=None,
+            top_k=(top_k or 0) if is_drawn else None,
             eos_token_id=list(ends),
             pad_token_id=pad,
         )

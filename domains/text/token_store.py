@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from trainers.contract import JSON
+from trainers.errors import DataError
 
 TOKENS, STARTS, MARKER = "tokens.bin", "starts.bin", "store.json"
 
@@ -67,6 +68,11 @@ def opened(folder: Path, rows: Any, tokenizer: Words, refusal: Refusal | None, r
         temporary.write_text(json.dumps({**written, "fingerprint": wanted}))
         temporary.replace(marker)
     facts = json.loads(marker.read_text())
+    if facts["num_tokens"] < 2:
+        raise DataError(
+            f"No text is left to train on; documents left out by reason: {facts['left_out']}. Give more text, or keep "
+            "copies of held-out documents: --set options.dedupe=off --set options.quality=off"
+        )
     tokens = np.memmap(folder / TOKENS, dtype=facts["dtype"], mode="r", shape=(facts["num_tokens"],))
     starts = np.fromfile(folder / STARTS, dtype=np.int64)
     return TokenStore(tokens, starts, facts["left_out"])

@@ -198,6 +198,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "medical": scans,
     "text": texts,
     "text/gpt-pretrain": corpus,
+    "text/continued-pretrain": corpus,
     "text/few-shot-prompt": prompts,
     "text/lora-finetune": pairs,
     "text/full-finetune": pairs,

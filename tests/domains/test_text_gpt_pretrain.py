@@ -22,7 +22,7 @@ from domains.text.gpt_pretrain import Options, OwnSpeaker
 from domains.text.scale import num_parameters, size_of
 from domains.text.token_store import MARKER, opened
 from trainers.contract import Machine
-from trainers.errors import UsageError
+from trainers.errors import DataError, UsageError
 from trainers.settings import Gradient
 
 WORDS = ["ship", "sea", "wind", "sails", "harbour", "captain", "storm", "light", "rope", "deck"]
@@ -73,6 +73,11 @@ def test_any_text_comes_back_from_its_tokens(tokenizer):
     assert len(list(blocks(long))) > 3
     assert "".join(blocks(long)) == long
     assert tokenizer.decode(tokenizer.encode(long)) == long
+
+
+def test_a_corpus_that_is_all_copies_of_held_out_text_is_told(tmp_path, stories, tokenizer):
+    with pytest.raises(DataError, match=r"No text is left to train on.*'copied': 400.*options\.dedupe=off"):
+        opened(tmp_path, table_of(stories), tokenizer, lambda text: "copied", "")
 
 
 def test_the_store_holds_every_document_behind_a_bos(tmp_path, stories, tokenizer):

@@ -122,8 +122,9 @@ def bits_of(model, script):
         return float(answer_nats(model, script)) / np.log(2)
 
 
+@pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_cost_what_the_scores_of_transformers_say_and_gradients_agree(kind, tmp_path, monkeypatch):
+def test_answers_cost_what_the_scores_of_transformers_say_and_gradients_agree(kind, packs, tmp_path, monkeypatch):
     folder = saved(tmp_path, kind)
     monkeypatch.setattr(causal_task, "SCORES_AT_ONCE", 5 * 300)
     language = languages.load_language(str(folder), languages.read_config(str(folder)))
@@ -132,7 +133,9 @@ def test_answers_cost_what_the_scores_of_transformers_say_and_gradients_agree(ki
     scripts = [scribe.answered(*pair) for pair in zip(rows(6).column("prompt"), rows(6).column("answer"), strict=True)]
     numbers, is_token = padded([each.numbers for each in scripts], scribe.pad)
     is_answer, _ = padded([each.is_answer for each in scripts], 0)
-    ours = causal_task.Answering(language)(numbers, is_token, is_answer.bool())
+    if packs:
+        causal_task.check_packing(language, kind, "false")
+    ours = causal_task.Answering(language, packs=packs)(numbers, is_token, is_answer.bool())
     ours.sum().backward()
     theirs = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
     expected = torch.stack([answer_nats(theirs, script) for script in scripts])
@@ -140,6 +143,12 @@ def test_answers_cost_what_the_scores_of_transformers_say_and_gradients_agree(ki
     assert torch.allclose(ours, expected, rtol=1e-4)
     for (name, a), (_, b) in zip(language.named_parameters(), theirs.named_parameters(), strict=True):
         assert torch.allclose(a.grad, b.grad, atol=1e-3 * float(b.grad.abs().max())), name
+
+
+def test_a_model_with_a_state_cannot_have_its_rows_in_one_line():
+    language = languages.empty_language(languages.mamba_config(2, 32, 300))
+    with pytest.raises(UsageError, match=r"does not keep texts apart.*options\.packing=false"):
+        causal_task.check_packing(language, "mamba", "false")
 
 
 def test_a_model_with_scores_of_its_own_making_is_refused(llama):

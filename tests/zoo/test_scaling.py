@@ -357,7 +357,7 @@ def test_a_recommendation_knows_the_budget_and_names_what_contradicts_it():
     short_of_time = with_budget(recommend("text", 200_000, task="generation"), Budget(gpu="a100", hours=12))
     assert short_of_time.recipe.name == "text/gpt-pretrain"
     assert "fine-tune under 500M parameters rather than train" in short_of_time.budget["says"]
-    assert "the rule is to adapt. The runner-up is text/lora-finetune." in short_of_time.budget["conflicts"][0]
+    assert "the rule is to adapt. The runner-up is text/continued-pretrain." in short_of_time.budget["conflicts"][0]
     assert "conflict" in str(short_of_time)
     enough = with_budget(recommend("text", 200_000, task="generation"), Budget(gpu="h100", gpus=8, hours=72))
     assert enough.as_json()["budget"]["conflicts"] == []
