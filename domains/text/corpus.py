@@ -60,6 +60,12 @@ def read(data: Any, request: Request) -> Reading:
     table = table_of(sources, total, {"shape": SHAPE}, walls)
     if not len(table):
         raise DataError(f"{_name(data)}: there is no text in it.")
+    if request.facts is None and len(set(named)) > 1 and named_parts(table) is None:
+        called = " and ".join(sorted(set(named) - {""}))
+        notices.append(
+            f"files or folders are called {called}, but that counts only where one is called test and others are to learn "
+            "from: all is split as one corpus"
+        )
     parts = part_of_each(table)
     held_out = table.take(np.flatnonzero(parts != "train"))
     table = replace(table, context={"shape": SHAPE, "held_out": _Hashes(held_out)})

@@ -120,6 +120,16 @@ def test_files_that_are_called_train_and_test_are_respected(tmp_path):
     assert {name.split(":")[0] for name in table.ids[split.train]} == {"train.txt"}
 
 
+def test_files_called_train_and_valid_without_a_test_are_said_to_be_one_corpus(tmp_path):
+    for name in ("train.txt", "valid.txt"):
+        (tmp_path / name).write_text(TEXT)
+    (notice,) = corpus.read(tmp_path, GENERATION).notices
+    assert "called train and valid" in notice
+    assert "split as one corpus" in notice
+    (tmp_path / "test.txt").write_text(TEXT)
+    assert not corpus.read(tmp_path, GENERATION).notices
+
+
 def test_bits_per_byte_is_the_sum_of_bits_over_the_sum_of_bytes(book):
     table = read(book)
     facts = corpus.describe(table, "generation", GENERATION)
