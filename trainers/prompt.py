@@ -2,7 +2,8 @@
 validation rows, whether to calibrate; `predict` asks.
 
 Classes are answered by how likely the model finds each class's name (Brown et al. 2020, arXiv 2005.14165, section 2.4);
-numbers by the likelihoods of a few levels of the target, whose mean is weighed by them; else a text is written.
+numbers by the likelihoods of a few levels of the target, whose mean is weighed by them; else a text is written, which the
+model's side may read as something else (tags of words).
 """
 
 from __future__ import annotations
@@ -52,6 +53,15 @@ class Asked(Protocol):
 
     def known_answers(self, rows: Any) -> list[str] | None:
         """The texts that are to be measured; None where answers are to be written."""
+
+    def shown_answers(self, rows: Any) -> list[str]:
+        """What examples made of these training rows show where there are no names to choose from."""
+
+    def kinds(self, rows: Any) -> np.ndarray:
+        """(rows,) numbers of kinds, of each of which as many examples are shown, where there are no names."""
+
+    def read_back(self, rows: Any, written: Sequence[str]) -> Predictions:
+        """The answers to `rows` in what was written about them."""
 
     def likelihoods(
         self, shown: Sequence[Shown], question: str, answers: Sequence[str], *, to_end: bool = False
@@ -114,13 +124,17 @@ def balanced(kinds: np.ndarray, num: int, rng: np.random.Generator) -> np.ndarra
     return np.asarray(rng.permutation(chosen))
 
 
-def chosen_examples(train: Any, plan: Plan, choices: Choices) -> np.ndarray:
-    """Positions of the training rows that are shown, or that the nearest are looked for among."""
+def chosen_examples(
+    train: Any, plan: Plan, choices: Choices, kinds: Callable[[Any], np.ndarray] | None = None
+) -> np.ndarray:
+    """Positions of the training rows that are shown, or that the nearest are looked for among.   kinds: of rows, where there
+    are no names."""
     settings, rng = Prompt.model_validate(plan.settings), np.random.default_rng(plan.seed)
     if settings.selection == "nearest":
         return np.arange(len(train))
-    kinds = named(train.target(), choices) if choices.names else np.zeros(len(train), np.int64)
-    return balanced(kinds, settings.examples, rng)
+    if choices.names:
+        return balanced(named(train.target(), choices), settings.examples, rng)
+    return balanced(np.zeros(len(train), np.int64) if kinds is None else kinds(train), settings.examples, rng)
 
 
 class PromptLearner:
@@ -145,9 +159,8 @@ class PromptLearner:
         """Choose the examples, then decide on validation rows what the settings leave open."""
         started = time.monotonic()
         asked = self.asked = self.open_asked(None, train)
-        target = train.target()
-        self.choices = choices_of(target, self.plan, self.names)
-        rows = train.take(chosen_examples(train, self.plan, self.choices).tolist())
+        self.choices = choices_of(train.target(), self.plan, self.names)
+        rows = train.take(chosen_examples(train, self.plan, self.choices, asked.kinds).tolist())
         self.pool = [Shown(*pair) for pair in zip(asked.questions(rows), self._answers_of(rows), strict=True)]
         decided = self._decide(valid, watch)
         return {
@@ -162,9 +175,7 @@ class PromptLearner:
     def _answers_of(self, rows: Any) -> list[str]:
         if not self.choices.names:
             assert self.asked is not None
-            found = self.asked.known_answers(rows)
-            assert found is not None
-            return found
+            return self.asked.shown_answers(rows)
         return [self.choices.names[position] for position in named(rows.target(), self.choices)]
 
     def _decide(self, valid: Any, watch: Watch) -> JSON:
@@ -201,7 +212,8 @@ class PromptLearner:
             return self.choices.answers(shares(raw - empty))
         questions, answers, shown = self.asked.questions(rows), self.asked.known_answers(rows), self._shown(rows)
         if answers is None:
-            return Predictions.of_texts([self.asked.written(*pair) for pair in zip(shown, questions, strict=True)])
+            written = [self.asked.written(*pair) for pair in zip(shown, questions, strict=True)]
+            return self.asked.read_back(rows, written)
         nats = [
             self.asked.likelihoods(each, question, [answer], to_end=True)[0]
             for each, question, answer in zip(shown, questions, answers, strict=True)

@@ -13,7 +13,8 @@ from domains.contract import Baseline, Facts
 from domains.shared.weights import random_notes, random_shape, weights_facts
 from domains.text import causal_weights as languages
 from domains.text.baselines import words
-from domains.text.prompted import Prompted, format_of
+from domains.text.prompted import Entities, Prompted, format_of
+from domains.text.tags import types_of
 from trainers.contract import JSON, Machine, Plan
 from trainers.errors import UsageError
 from trainers.precision import autocast_dtype
@@ -24,20 +25,27 @@ TINY: JSON = {
     "options": {"weights": "random:1x512", "max_new_tokens": 8},
     "train": {"examples": 9, "selection": "nearest", "calibration": "none", "precision": "fp32"},
 }
-TEMPLATES = {"generation": "{question}\nAnswer: {answer}", "regression": "Text: {question}\nLevel: {answer}"}
+TEMPLATES = {
+    "generation": "{question}\nAnswer: {answer}",
+    "regression": "Text: {question}\nLevel: {answer}",
+    "seq2seq": "Source: {question}\nTarget: {answer}",
+    "ner": "Sentence: {question}\nEntities:\n{answer}",
+}
 TEMPLATE = "Text: {question}\nLabel: {answer}"
 CHARACTERS_PER_TOKEN = 4.0
 
 
 class Options(BaseModel):
-    """The `options:` block of text/few-shot-prompt."""
+    """The `options:` block of text/few-shot-prompt, text/few-shot-rewrite and text/few-shot-tag."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     weights: str = Field("HuggingFaceTB/SmolLM2-360M", description="hub id, folder, or random:1x64")
     instruction: str = Field("", description="before the examples; {labels} becomes the list of labels")
     template: str = Field("", description='an example, "Text: {question}\\nLabel: {answer}"; empty: one by task')
-    names: dict[str, str] = Field({}, description="what a class is called in prompts, where its name says little")
+    names: dict[str, str] = Field(
+        {}, description="what a class (or type of entity) is called, where its name says little"
+    )
     max_characters: int = Field(2000, gt=0, description="of a question; what follows is not shown")
     max_new_tokens: int = Field(128, gt=0, description="of a written answer at most")
 
@@ -54,11 +62,12 @@ class Options(BaseModel):
 def plan(facts: Facts, options: Options, settings: Prompt, machine: Machine) -> JSON:
     """Length of a prompt and memory. Raises MissingError where the weights are not to be had, UsageError for names of
     classes that there are not and for prompts longer than the model was made for."""
-    if unknown := sorted(set(options.names) - set(facts.classes)):
-        raise UsageError(f"options.names: no class {unknown[0]!r}. Classes: {', '.join(facts.classes) or 'none'}.")
+    known = types_of(facts.classes) if facts.task == "ner" else facts.classes
+    if unknown := sorted(set(options.names) - set(known)):
+        raise UsageError(f"options.names: no class {unknown[0]!r}. Classes: {', '.join(known) or 'none'}.")
     config = languages.read_config(options.weights)
     total = languages.num_parameters(config)
-    each = min(facts.sizes["median_characters"], options.max_characters) / CHARACTERS_PER_TOKEN + 8
+    each = _characters(facts, options.max_characters) / CHARACTERS_PER_TOKEN + 8
     tokens = round(each * (settings.examples + 1))
     if tokens > languages.most_tokens(config):
         raise UsageError(
@@ -78,6 +87,13 @@ def plan(facts: Facts, options: Options, settings: Prompt, machine: Machine) -> 
     }
 
 
+def _characters(facts: Facts, most: int) -> float:
+    """Of a question as it is shown, and of its answer where that is a text of its own."""
+    if facts.task == "seq2seq":
+        return min(facts.sizes["total_source"] / facts.num_rows, most) + facts.sizes["total_target"] / facts.num_rows
+    return min(facts.sizes["median_characters"], most)
+
+
 def build(plan: Plan) -> PromptLearner:
     """A fresh learner; weights are read when it fits."""
     return PromptLearner(plan, _opener(plan), plan.options["names"])
@@ -91,7 +107,7 @@ def load(plan: Plan, folder: Path) -> PromptLearner:
 def baselines(plan: Plan) -> tuple[Baseline, ...]:
     """Words with a linear model, trained on the very examples that the prompt shows."""
     settings = Prompt.model_validate(plan.settings)
-    if plan.task == "generation" or settings.selection == "nearest" or settings.examples < 2:
+    if plan.task not in ("classification", "regression") or settings.selection == "nearest" or settings.examples < 2:
         return ()
     rival = words(plan.task)
 
@@ -105,7 +121,9 @@ def baselines(plan: Plan) -> tuple[Baseline, ...]:
 def _opener(plan: Plan) -> Callable[[JSON | None, Any], Prompted]:
     options = Options.model_validate(plan.options)
     template = options.template or TEMPLATES.get(plan.task, TEMPLATE)
-    labels = [options.names.get(name, name) for name in plan.facts["classes"]]
+    classes = tuple(plan.facts["classes"])
+    entities = Entities(classes, options.names) if plan.task == "ner" else None
+    labels = [options.names.get(name, name) for name in (classes if entities is None else types_of(classes))]
     labels = list(LEVELS) if plan.task == "regression" else labels
 
     def opened(state: JSON | None, train: Any) -> Prompted:
@@ -123,6 +141,7 @@ def _opener(plan: Plan) -> Callable[[JSON | None, Any], Prompted]:
             format_of(template, options.instruction, labels, options.max_characters),
             state=state,
             max_new=options.max_new_tokens,
+            entities=entities,
         )
 
     return opened
@@ -133,7 +152,10 @@ def _found(spec: str, template: str, train: Any, labels: list[str]) -> JSON:
     made = ""
     if random_shape(spec):
         texts = [
-            str(text) for name in ("text", "prompt", "answer") if name in train.frame for text in train.column(name)
+            str(text)
+            for name in ("text", "prompt", "answer", "source", "target")
+            if name in train.frame
+            for text in train.column(name)
         ]
         made = languages.made_tokenizer([*texts, template, *(f" {label}" for label in labels for _ in range(20))])
     return {"weights": languages.reference(spec), "tokenizer": made}

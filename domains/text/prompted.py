@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,9 @@ from torch import Tensor
 
 from domains.text.baselines import WORD
 from domains.text.chats import of_text
-from trainers.contract import JSON
+from domains.text.span_prompts import as_lines, tags_of
+from domains.text.tags import rarest_types, types_of
+from trainers.contract import JSON, Predictions
 from trainers.errors import DataError
 from trainers.prompt import Shown
 
@@ -47,6 +49,14 @@ class Format:
         return (f"{self.instruction}{BREAK}" if self.instruction else "") + "".join(lines)
 
 
+@dataclass(frozen=True)
+class Entities:
+    """classes: O, and B- and I- of every type.   names: what types are called in prompts."""
+
+    classes: tuple[str, ...]
+    names: Mapping[str, str]
+
+
 def format_of(template: str, instruction: str, labels: Sequence[str], max_characters: int) -> Format:
     """The format that a template with {question} and {answer} describes."""
     before, rest = template.split("{question}")
@@ -57,14 +67,24 @@ def format_of(template: str, instruction: str, labels: Sequence[str], max_charac
 
 
 class Prompted:
-    """Meets `trainers.prompt.Asked`. state: reference of the weights, and the tokenizer of random ones."""
+    """Meets `trainers.prompt.Asked`. state: reference of the weights, and the tokenizer of random ones.   entities: where
+    words are to be tagged."""
 
     empty: Sequence[str] = ("N/A", "", "[MASK]")
     """Zhao et al. 2021, arXiv 2102.09690, section 4."""
 
-    def __init__(self, language: Any, tokenizer: Any, form: Format, *, state: JSON, max_new: int) -> None:
+    def __init__(
+        self,
+        language: Any,
+        tokenizer: Any,
+        form: Format,
+        *,
+        state: JSON,
+        max_new: int,
+        entities: Entities | None = None,
+    ) -> None:
         self.language, self.tokenizer, self.form, self.max_new = language, tokenizer, form, max_new
-        self._state = state
+        self._state, self.entities = state, entities
         self.num_parameters = sum(each.numel() for each in language.parameters())
         named = inspect.signature(language.forward).parameters
         self.cache_name = "cache" if "cache" in named else "past_key_values"
@@ -77,6 +97,8 @@ class Prompted:
     def questions(self, rows: Any) -> list[str]:
         if "text" in rows.frame.columns:
             return [str(text) for text in rows.column("text")]
+        if "source" in rows.frame.columns:
+            return [str(text) for text in rows.column("source")]
         prompts = [str(text) for text in rows.column("prompt")]
         if not rows.context.get("is_chat"):
             return prompts
@@ -84,6 +106,24 @@ class Prompted:
 
     def known_answers(self, rows: Any) -> list[str] | None:
         return [str(text) for text in rows.column("answer")] if "answer" in rows.frame.columns else None
+
+    def shown_answers(self, rows: Any) -> list[str]:
+        if self.entities is None:
+            return self.known_answers(rows) or [str(text) for text in rows.target()]
+        pairs = zip(rows.column("words"), rows.target(), strict=True)
+        return [as_lines(words, tags, self.entities.names) for words, tags in pairs]
+
+    def kinds(self, rows: Any) -> np.ndarray:
+        if self.entities is None:
+            return np.zeros(len(rows), np.int64)
+        return np.unique(rarest_types(rows.target()), return_inverse=True)[1]
+
+    def read_back(self, rows: Any, written: Sequence[str]) -> Predictions:
+        if self.entities is None:
+            return Predictions.of_texts(written)
+        types, names = types_of(self.entities.classes), self.entities.names
+        pairs = zip(written, rows.column("words"), strict=True)
+        return Predictions.of_tags([tags_of(text, words, types, names) for text, words in pairs], self.entities.classes)
 
     def likelihoods(
         self, shown: Sequence[Shown], question: str, answers: Sequence[str], *, to_end: bool = False

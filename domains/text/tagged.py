@@ -5,7 +5,6 @@ In the table the columns are always "text" (the words with spaces between) and "
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from domains.text import conll
 from domains.text.copies import copy_groups, search_of_copies
 from domains.text.tag_baselines import all_outside, word_features
 from domains.text.tagged_readers import read_files, read_table
-from domains.text.tags import OUTSIDE, entities, entity_metrics, types_of
+from domains.text.tags import OUTSIDE, entities, entity_metrics, rarest_types, types_of
 from trainers.errors import DataError, UsageError
 
 
@@ -41,7 +40,7 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
     The stratum is the rarest type of entity in the sentence. A column named with --group or --order, files named train,
     dev and test, or a column called "split", are used instead.
     """
-    stratum = None if table.target_name is None else _rarest_types(table.target())
+    stratum = None if table.target_name is None else rarest_types(table.target())
     if (named := named_keys(table, request, stratum)) is not None:
         return named
     code = copy_groups(table.column("text").tolist(), near=not fast)
@@ -84,13 +83,6 @@ def metrics(facts: Facts) -> tuple[Metric, ...]:
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """No entity anywhere; then a linear model of each word's form and neighbours."""
     return all_outside(facts.classes), word_features(facts.classes)
-
-
-def _rarest_types(target: np.ndarray) -> np.ndarray:
-    """(rows,) the type of entity in each row that the fewest rows hold; O where there is none."""
-    held = [types_of(tags) for tags in target]
-    counts = Counter(kind for types in held for kind in types)
-    return np.array([min(types, key=lambda kind: (counts[kind], kind)) if types else OUTSIDE for types in held])
 
 
 def _joined(code: np.ndarray, document: np.ndarray) -> np.ndarray:

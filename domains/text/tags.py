@@ -62,6 +62,13 @@ def types_of(tags: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({tag[2:] for tag in tags if tag != OUTSIDE}))
 
 
+def rarest_types(target: Sequence[Sequence[str]] | np.ndarray) -> np.ndarray:
+    """(rows,) the type of entity in each row that the fewest rows hold; O where there is none."""
+    held = [types_of(tags) for tags in target]
+    counts = Counter(kind for types in held for kind in types)
+    return np.array([min(types, key=lambda kind: (counts[kind], kind)) if types else OUTSIDE for types in held])
+
+
 def settled(sentences: Sequence[Sequence[str] | None]) -> Settled:
     """Tags as they stand in a file, in BIO. Reads IOB1, IOBES, BILOU, and bare types (one entity as long as they repeat).
 

@@ -3,13 +3,18 @@
 import importlib
 import json
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from PIL import Image
 
+from domains.contract import Request
+from domains.text.prompted import Entities, Prompted, format_of
+from trainers.prompt import Shown
 from zoo import run
 from zoo.registry import load_registry
 
@@ -203,6 +208,8 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "text/lora-finetune": pairs,
     "text/full-finetune": pairs,
     "text/encoder-ner": tagged_texts,
+    "text/few-shot-tag": tagged_texts,
+    "text/few-shot-rewrite": rewritings,
     "text/long-context": prompts,
     "text/encoder-scratch": texts_or_tags,
     "text/seq2seq": rewritings,
@@ -223,7 +230,33 @@ def teacher(task: str, data: Any, target: str | None, folder: Path) -> dict[str,
     return {"options.teacher": str(folder / "teacher")}
 
 
-NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {"text/distil": teacher}
+def speaker(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
+    """A causal model that learned to answer prompts with one example: random weights write nothing that could be scored."""
+    if not (folder / "speaker").exists():
+        sets = dict(paths_of(importlib.import_module("domains.text.causal").TINY))
+        sets |= {"options.separator": "", "options.weights": "random:2x64", "options.max_tokens": 256, "train.lr": 3e-3}
+        prompts = asked_and_answered(task, data, target)
+        run.train("text/full-finetune", prompts, task="generation", set=sets, fast=True, out=folder / "speaker")
+    weights = str(folder / "speaker" / "model" / "weights")
+    return {"options.weights": weights, "options.max_new_tokens": 16, "train.examples": 1}
+
+
+def asked_and_answered(task: str, data: Any, target: str | None) -> pd.DataFrame:
+    """Rows of `data` as text/few-shot-* would ask them behind one example, and the answers."""
+    table = importlib.import_module("domains.text.data").read(data, Request(target=target, task=task)).table
+    form = format_of(importlib.import_module("domains.text.few_shot").TEMPLATES[task], "", [], 1000)
+    entities = Entities((), {}) if task == "ner" else None
+    asked = Prompted(torch.nn.Linear(1, 1), None, form, state={}, max_new=1, entities=entities)
+    shown = [Shown(*pair) for pair in zip(asked.questions(table), asked.shown_answers(table), strict=True)]
+    prompts = [form.told([before]) + form.asked(each.question) for before, each in pairwise(shown)]
+    return pd.DataFrame({"prompt": prompts, "completion": [form.gap + each.answer for each in shown[1:]]})
+
+
+NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {
+    "text/distil": teacher,
+    "text/few-shot-tag": speaker,
+    "text/few-shot-rewrite": speaker,
+}
 """What a recipe needs that TINY cannot hold, as --set paths: made below a folder, from task, data and target."""
 
 

@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from domains.contract import Request
 from domains.text import causal_weights as languages
-from domains.text import data, few_shot
-from domains.text.prompted import Prompted, format_of
+from domains.text import data, few_shot, span_prompts
+from domains.text.prompted import Entities, Prompted, format_of
 from trainers import prompt
 from trainers.contract import Machine, Plan
 from trainers.errors import UsageError
@@ -115,6 +115,9 @@ class Parrot:
 
     def known_answers(self, rows):
         return None
+
+    def kinds(self, rows):
+        return np.zeros(len(rows), np.int64)
 
     def likelihoods(self, shown, question, answers, *, to_end=False):
         return self.prior + np.array([1.0 if answer in question else 0.0 for answer in answers])
@@ -217,3 +220,38 @@ def test_names_of_unknown_classes_and_prompts_longer_than_the_model_are_refused(
         plan_of(table(), options={"names": {"god": "x"}})
     with pytest.raises(UsageError, match=r"train.examples=2000: a prompt would have about"):
         plan_of(table(), train={"examples": 2000})
+
+
+WORDS = ["The", "new", "york", "office", "of", "Anna", "Meier", "and", "Anna"]
+TAGS = ["O", "B-place", "I-place", "O", "O", "B-person", "I-person", "O", "B-person"]
+
+
+def test_entities_come_back_from_the_lines_that_examples_show():
+    names = {"place": "location"}
+    lines = span_prompts.as_lines(WORDS, TAGS, names)
+    assert lines == "location: new york\nperson: Anna Meier\nperson: Anna"
+    assert span_prompts.tags_of(lines, WORDS, ["person", "place"], names) == tuple(TAGS)
+    assert span_prompts.as_lines(["no", "one"], ["O", "O"], {}) == span_prompts.NONE
+    assert set(span_prompts.tags_of(span_prompts.NONE, WORDS, ["person"], {})) == {"O"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("place: New York", {1: "B-place", 2: "I-place"}),
+        ("PERSON:  Anna ", {5: "B-person"}),
+        ("person: Anna\nperson: Anna\nperson: Anna", {5: "B-person", 8: "B-person"}),
+        ("animal: Anna\nperson: Bob\nperson\nperson:\n: Anna\nplace: york office of Anna Meier and Anna x", {}),
+        ("place: new york\nplace: york office", {1: "B-place", 2: "I-place"}),
+    ],
+)
+def test_lines_that_name_no_type_or_stand_nowhere_in_the_sentence_are_left_out(answer, expected):
+    found = span_prompts.tags_of(answer, WORDS, ["person", "place"], {})
+    assert {at: tag for at, tag in enumerate(found) if tag != "O"} == expected
+
+
+def test_examples_to_tag_are_of_every_type_and_of_none():
+    tags = [["O"]] * 20 + [["B-rare"]] * 2 + [["B-usual"]] * 10
+    kinds = Prompted.kinds(SimpleNamespace(entities=Entities((), {})), SimpleNamespace(target=lambda: tags))
+    chosen = prompt.balanced(kinds, 6, np.random.default_rng(0))
+    assert sorted(kinds[chosen]) == [0, 0, 1, 1, 2, 2]
