@@ -22,7 +22,7 @@ from domains.contract import Baseline, Facts
 from domains.shared.weights import random_shape
 from domains.text import encoder
 from domains.text import encoder_weights as encoders
-from domains.text.estimates import cropping_notes, encoder_estimates, network_estimates
+from domains.text.estimates import Sized, cropping_notes, encoder_estimates, network_estimates
 from domains.text.teacher import Teacher, chosen_layers, soft_targets, thinned
 from domains.text.tokens import TextTokenizer, of_words
 from trainers.checkpoint import load_weights
@@ -38,30 +38,35 @@ TIMED_ROWS = 256
 """Validation rows on which the speeds are compared."""
 
 
-class Options(BaseModel):
-    """The `options:` block of text/distil."""
+class StudentOptions(BaseModel):
+    """What the `options:` blocks of students share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    teacher: str = Field("", description="run folder of text/encoder-classify or text/encoder-scratch")
+    teacher: str = Field("", description="run folder of the teacher")
     weights: str = Field(
         "", description="another student: hub id, folder, demo, or random:2x64; none: teacher's layers"
     )
     layers: int | None = Field(None, ge=1, description="of the teacher's, for the student; None: half of them")
     temperature: float = Field(2.0, gt=0, description="at which probabilities are softened")
     soft_share: float = Field(0.9, ge=0, le=1, description="of the loss: the teacher's answers; the rest: the labels")
-    max_tokens: int | None = Field(None, ge=4, description="None: as the teacher reads")
-    pooling: Literal["mean", "first"] | None = Field(None, description="None: as the teacher pools")
-    dropout: float = Field(0.1, ge=0, lt=1, description="of the pooled state, before the head")
+    max_tokens: int | None = Field(None, ge=8, description="None: as the teacher reads")
+    dropout: float = Field(0.1, ge=0, lt=1, description="of the states, before the head")
     encoder_dropout: float = Field(0.0, ge=0, lt=1, description="inside the encoder, except on attention")
 
 
-def follows(options: Options) -> str:
+class Options(StudentOptions):
+    """The `options:` block of text/distil; teachers are runs of text/encoder-classify or text/encoder-scratch."""
+
+    pooling: Literal["mean", "first"] | None = Field(None, description="None: as the teacher pools")
+
+
+def follows(options: StudentOptions) -> str:
     """The run whose split is taken. Raises UsageError where none is named."""
     if not options.teacher:
         raise UsageError(
-            "text/distil learns from a finished run: --set options.teacher=RUN, with the data of that run. A teacher is "
-            "trained by: zoo train text/encoder-classify --data FILE --target NAME"
+            "a student learns from a finished run: --set options.teacher=RUN, with the data of that run. A teacher is "
+            "trained by: zoo train text/encoder-classify (or text/encoder-ner) --data FILE --target NAME"
         )
     return options.teacher
 
@@ -70,12 +75,18 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     """Estimates from lengths and architecture. Raises MissingError where there is no such run or weights, UsageError for
     a teacher of another question and for more layers than it has."""
     teacher = Teacher.of(options.teacher)
+    return student_estimates(facts, options, _student(options, teacher), settings, teacher)
+
+
+def student_estimates(
+    facts: Facts, options: StudentOptions, student: Sized, settings: Gradient, teacher: Teacher
+) -> JSON:
+    """What `plan` gives, of a student with these options as an encoder."""
     teacher.check(facts)
-    student = _student(options, teacher)
     if options.weights:
         estimates = encoder_estimates(facts, student, settings, facts.num_outputs)
     else:
-        config = _student_config(options, teacher)
+        config = student_config(options, teacher)
         estimates = network_estimates(facts, config, student.max_tokens, settings, facts.num_outputs)
     ratio = estimates["num_parameters"] / teacher.num_parameters
     note = (
@@ -87,7 +98,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
 
 def references(plan: Plan) -> tuple[Baseline, ...]:
     """The teacher, on the same rows."""
-    teacher = Teacher.of(plan.options["teacher"])
+    teacher = Teacher.of(plan.options["teacher"], (plan.task,))
     about = f"the run {teacher.folder}, {teacher.num_parameters / 1e6:.3g}M parameters"
     return (Baseline("teacher", about, lambda train: teacher.learner(plan.machine).predict),)
 
@@ -104,7 +115,7 @@ def _student(options: Options, teacher: Teacher) -> encoder.Options:
     )
 
 
-def _kept_layers(options: Options, config: JSON) -> list[int]:
+def kept_layers(options: StudentOptions, config: JSON) -> list[int]:
     depth = config["num_hidden_layers"]
     wanted = options.layers or max(1, depth // 2)
     if wanted > depth:
@@ -112,9 +123,9 @@ def _kept_layers(options: Options, config: JSON) -> list[int]:
     return chosen_layers(depth, wanted)
 
 
-def _student_config(options: Options, teacher: Teacher) -> JSON:
+def student_config(options: StudentOptions, teacher: Teacher) -> JSON:
     config = teacher.fitted()["config"]
-    return thinned(config, {}, _kept_layers(options, config))[0]
+    return thinned(config, {}, kept_layers(options, config))[0]
 
 
 def build(plan: Plan) -> Distilling:
@@ -148,7 +159,7 @@ class Distilling:
     def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
         """Train; see `trainers.loop`. Then both answer some validation rows against the clock."""
         actual = self.inner.fit(train, valid, watch)
-        teacher = Teacher.of(self.plan.options["teacher"])
+        teacher = Teacher.of(self.plan.options["teacher"], (self.plan.task,))
         some = (valid if valid is not None and len(valid) else train).without_target()
         rows = some.take(range(min(TIMED_ROWS, len(some))))
         speeds = {
@@ -176,27 +187,27 @@ def _statistics(plan: Plan, train: Any) -> JSON:
     teacher = Teacher.of(options.teacher)
     outcome = fit_outcome(train.target(), plan.facts["classes"]).as_json()
     student = _student(options, teacher).model_dump(mode="json")
+    return {"outcome": outcome, "student": student, **config_and_words(options, teacher, train)}
+
+
+def config_and_words(options: StudentOptions, teacher: Teacher, train: Any) -> JSON:
+    """Architecture and tokenizer of the student: its own, or the teacher's."""
     if not options.weights:
         fitted = teacher.fitted()
-        shared = {name: fitted[name] for name in ("tokenizer", "pad")}
-        return {"config": _student_config(options, teacher), "outcome": outcome, "student": student, **shared}
+        return {"config": student_config(options, teacher), **{name: fitted[name] for name in ("tokenizer", "pad")}}
     config = encoders.read_config(options.weights)
     is_random = random_shape(options.weights) is not None
     words = of_words(list(train.column("text"))) if is_random else encoders.load_tokenizer(options.weights, config)
-    return {"config": config, "outcome": outcome, "student": student, **words.as_json()}
+    return {"config": config, **words.as_json()}
 
 
 def _task(plan: Plan, fitted: JSON, pretrained: bool, say: Callable[[str], None]) -> DistilTask:
     options, student = Options.model_validate(plan.options), encoder.Options.model_validate(fitted["student"])
     config, outcome = fitted["config"], Outcome.from_json(fitted["outcome"])
-    if pretrained and options.weights:
-        network = encoders.load_encoder(options.weights, config, options.encoder_dropout)
-    else:
-        network = encoders.empty_encoder(config, options.encoder_dropout)
+    network = student_encoder(options, config, pretrained=pretrained)
     model = encoder.PooledEncoder(network, config["hidden_size"], outcome.width, student)
     if pretrained and not options.weights:
-        teacher = Teacher.of(options.teacher)
-        load_weights(model, thinned(*_taught(teacher), _kept_layers(options, teacher.fitted()["config"]))[1])
+        take_layers(model, options, Teacher.of(options.teacher))
     inner = encoder.TextTask(model, outcome, TextTokenizer.from_json(fitted), student.max_tokens, say)
     return DistilTask(
         inner,
@@ -206,8 +217,17 @@ def _task(plan: Plan, fitted: JSON, pretrained: bool, say: Callable[[str], None]
     )
 
 
-def _taught(teacher: Teacher) -> tuple[JSON, dict[str, Tensor]]:
-    return teacher.fitted()["config"], teacher.weights()
+def student_encoder(options: StudentOptions, config: JSON, *, pretrained: bool) -> nn.Module:
+    """The encoder that options.weights names, pretrained; else one that is to be filled."""
+    if pretrained and options.weights:
+        return encoders.load_encoder(options.weights, config, options.encoder_dropout)
+    return encoders.empty_encoder(config, options.encoder_dropout)
+
+
+def take_layers(model: nn.Module, options: StudentOptions, teacher: Teacher) -> None:
+    """Fill a student with its teacher's head and the layers that it keeps."""
+    config = teacher.fitted()["config"]
+    load_weights(model, thinned(config, teacher.weights(), kept_layers(options, config))[1])
 
 
 class DistilTask:

@@ -156,12 +156,15 @@ class TaggingTask:
         return numbers, is_token, torch.from_numpy(np.concatenate([np.empty((0, 2), np.int64), *places])), num_words
 
     def predict(self, model: nn.Module, inputs: tuple[Tensor, Tensor, Tensor, Tensor]) -> Predictions:
+        return Predictions.of_tags([best_tags(row, self.tags) for row in self.word_logs(model, inputs)], self.tags)
+
+    def word_logs(self, model: nn.Module, inputs: tuple[Tensor, Tensor, Tensor, Tensor]) -> list[np.ndarray]:
+        """(words, tags) float64 log probabilities of each row, from what `collate` made of them."""
         numbers, is_token, places, num_words = inputs
         if not len(numbers):
-            return Predictions.of_tags([], self.tags)
+            return []
         scores = model(numbers, is_token).float()[places[:, 0], places[:, 1]].log_softmax(dim=1)
-        by_row = np.split(scores.double().cpu().numpy(), np.cumsum(num_words.cpu().numpy())[:-1])
-        return Predictions.of_tags([best_tags(row, self.tags) for row in by_row], self.tags)
+        return np.split(scores.double().cpu().numpy(), np.cumsum(num_words.cpu().numpy())[:-1])
 
     def _windows(self, rows: Any) -> list[list[Window]]:
         """Windows; those of the rows that are being predicted are kept, as they are asked for twice."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,15 @@ from trainers.contract import JSON, Learner, Machine, Plan
 from trainers.errors import DataError, MissingError, UsageError
 from trainers.gradient import STATISTICS, WEIGHTS
 
-FAMILIES = ("domains.text.encoder", "domains.text.encoder_scratch", "domains.text.distil")
-"""Those whose model is an encoder with one linear layer on a pooled state."""
+FAMILIES = {
+    "domains.text.encoder": "text/encoder-classify",
+    "domains.text.encoder_ner": "text/encoder-ner",
+    "domains.text.encoder_scratch": "text/encoder-scratch",
+    "domains.text.distil": "text/distil",
+    "domains.text.distil_tag": "text/distil-tag",
+}
+"""Those whose model is an encoder with one linear layer, on a pooled state or on every token."""
+WHOLE_TEXTS = ("classification", "regression")
 SMALLEST = 1e-12
 """A probability that counts as zero still has a logarithm."""
 
@@ -36,16 +44,16 @@ class Teacher:
     plan: Plan
 
     @classmethod
-    def of(cls, run: str) -> Teacher:
-        """The teacher in a run folder. Raises MissingError where there is none, UsageError for one of another kind."""
+    def of(cls, run: str, tasks: Sequence[str] = WHOLE_TEXTS) -> Teacher:
+        """The teacher in a run folder. Raises MissingError where there is none, UsageError for one of other tasks."""
         folder = Path(run)
         if not (folder / "plan.json").is_file() or not (folder / "model").is_dir():
             raise MissingError(f"options.teacher: {run}: no finished run of zoo train here. Train the teacher first.")
         teacher = cls(folder, Plan.from_json(json.loads((folder / "plan.json").read_text(encoding="utf-8"))))
-        if teacher.plan.module not in FAMILIES or teacher.plan.task not in ("classification", "regression"):
+        if teacher.plan.module not in FAMILIES or teacher.plan.task not in tasks:
             raise UsageError(
-                f"options.teacher: {run} is a run of {teacher.plan.recipe} ({teacher.plan.task}); a teacher is one of "
-                "text/encoder-classify or text/encoder-scratch, for classes or numbers."
+                f"options.teacher: {run} is a run of {teacher.plan.recipe} ({teacher.plan.task}); a teacher here is an "
+                f"encoder trained for {' or '.join(tasks)}. text/distil learns classes and numbers, text/distil-tag tags."
             )
         return teacher
 
@@ -90,16 +98,24 @@ def soft_targets(teacher: Teacher, rows: Any, machine: Machine, kept: Path) -> n
 
     Raises DataError where the teacher has no finite answer.
     """
+    return kept_or_told(kept, lambda: _told(teacher, rows, machine))
+
+
+def kept_or_told(kept: Path, told: Callable[[], np.ndarray]) -> np.ndarray:
+    """What stands in the file `kept`, written there first where there is none."""
     if not kept.exists():
-        answers = teacher.learner(machine).predict(rows.without_target())
-        if any(answers.problems):
-            raise DataError(f"options.teacher: {teacher.folder} gives a row no answer: {max(answers.problems)}.")
-        values = answers.values.astype(np.float64)[:, None] if answers.scores is None else log_of(answers.scores)
         kept.parent.mkdir(parents=True, exist_ok=True)
         work = kept.with_name(kept.name + ".tmp")
-        save_file({"soft": from_numpy(np.ascontiguousarray(values))}, work)
+        save_file({"soft": from_numpy(np.ascontiguousarray(told()))}, work)
         work.replace(kept)
     return load_file(kept)["soft"].numpy()
+
+
+def _told(teacher: Teacher, rows: Any, machine: Machine) -> np.ndarray:
+    answers = teacher.learner(machine).predict(rows.without_target())
+    if any(answers.problems):
+        raise DataError(f"options.teacher: {teacher.folder} gives a row no answer: {max(answers.problems)}.")
+    return answers.values.astype(np.float64)[:, None] if answers.scores is None else log_of(answers.scores)
 
 
 def log_of(probabilities: np.ndarray) -> np.ndarray:

@@ -208,6 +208,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "text/lora-finetune": pairs,
     "text/full-finetune": pairs,
     "text/encoder-ner": tagged_texts,
+    "text/distil-tag": tagged_texts,
     "text/few-shot-tag": tagged_texts,
     "text/few-shot-rewrite": rewritings,
     "text/long-context": prompts,
@@ -225,8 +226,9 @@ def made(recipe: str, task: str, folder: Path) -> tuple[Any, str | None]:
 def teacher(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
     """A finished run to learn from, on the same data; several recipes of one folder share it."""
     if not (folder / "teacher").exists():
-        sets = dict(paths_of(importlib.import_module("domains.text.encoder").TINY))
-        run.train("text/encoder-classify", data, target=target, task=task, set=sets, fast=True, out=folder / "teacher")
+        recipe, family = ("text/encoder-ner", "encoder_ner") if task == "ner" else ("text/encoder-classify", "encoder")
+        sets = dict(paths_of(importlib.import_module(f"domains.text.{family}").TINY))
+        run.train(recipe, data, target=target, task=task, set=sets, fast=True, out=folder / "teacher")
     return {"options.teacher": str(folder / "teacher")}
 
 
@@ -254,6 +256,7 @@ def asked_and_answered(task: str, data: Any, target: str | None) -> pd.DataFrame
 
 NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {
     "text/distil": teacher,
+    "text/distil-tag": teacher,
     "text/few-shot-tag": speaker,
     "text/few-shot-rewrite": speaker,
 }
