@@ -56,7 +56,9 @@ def ours(path: str, seed: int, folder: Path) -> tuple[float, float]:
 def theirs(path: str, chemprop: str, seed: int, folder: Path) -> tuple[float, float]:
     """Test RMSE and CPU-seconds of `chemprop train` on the same three parts."""
     wishes = Wishes(seed=seed)
-    job = prepare("molecules/gnn-scratch", path, request=Request(target=TARGET), wishes=wishes, skip_bad=True, fast=True)
+    job = prepare(
+        "molecules/gnn-scratch", path, request=Request(target=TARGET), wishes=wishes, skip_bad=True, fast=True
+    )
     parts(job).to_csv(folder / "parts.csv", index=False)
     words = ["train", "--data-path", folder / "parts.csv", "--splits-column", "split", "--task-type", "regression"]
     words += ["--smiles-columns", "smiles", "--target-columns", "y", "--epochs", EPOCHS, "--pytorch-seed", seed]
