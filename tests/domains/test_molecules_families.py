@@ -7,11 +7,13 @@ import pandas as pd
 import pytest
 import torch
 from rdkit import Chem
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-from domains.molecules import fingerprints
+from domains.molecules import fingerprint_trees, fingerprints
 from domains.molecules.gnn_scratch import GraphTask, Options
 from domains.molecules.graphs import Shelf, graphs_of
 from domains.molecules.networks import DirectedMessages, GraphNetwork
+from domains.molecules.tree_members import Column, forest_member
 from trainers.contract import as_objects
 from trainers.outcome import fit_outcome
 from zoo import run
@@ -256,3 +258,18 @@ def test_descriptors_are_computed_once_a_molecule_also_across_runs(tmp_path, mon
     assert np.array_equal(fresh, again)
     assert np.array_equal(first, again[:2, 64:])
     assert len(asked) == 1  # of the molecule that was new
+
+
+@pytest.mark.parametrize(("asked", "num_classes", "least"), [(None, 2, 2), (None, 0, 1), (5, 2, 5)])
+def test_leaves_have_the_rows_asked_for_else_two_for_classes_and_one_for_numbers_as_scikit_learn_grows_them(
+    asked, num_classes, least
+):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 4)).astype(np.float32), rng.integers(0, 2, 60).astype(float)
+    options = fingerprint_trees.Options(num_trees=30, min_leaf=asked, max_features=1.0)
+    forest = forest_member(Column(x, y, None, num_classes), options, seed=0, cores=1).forest
+    kind = RandomForestClassifier if num_classes else RandomForestRegressor
+    same = kind(30, random_state=0, max_features=1.0, min_samples_leaf=least)
+    same.fit(x, y if num_classes else (y - y.mean()) / y.std())
+    expected = same.predict_proba(x) if num_classes else same.predict(x)[:, None]
+    np.testing.assert_allclose(forest.predict(x), expected, atol=1e-6)
