@@ -96,7 +96,7 @@ def test_parts_that_are_fixed_have_no_folds_and_the_error_says_what_to_do(keys, 
 
 
 def test_too_many_folds_are_refused_with_the_number_that_works():
-    with pytest.raises(DataError, match="there are 4 groups .*--folds 4"):
+    with pytest.raises(DataError, match=r"there are 4 groups .*--folds 4"):
         folds_of(Keys("grouped", "by patient", group=[0, 1, 2, 3] * 5), 20)
     with pytest.raises(UsageError, match="count from 0 to 4"):
         divide(Keys(), 20, seed=0, rule="fold-5-of-5")
