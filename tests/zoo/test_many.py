@@ -132,3 +132,24 @@ def test_small_biomedical_sets_get_a_command_with_folds():
     assert zoo.recommend("molecules", n=1_999).next_command.endswith(" --folds 5")
     assert "--folds" not in zoo.recommend("molecules", n=2_000).next_command
     assert "--folds" not in zoo.recommend("tabular", n=100).next_command
+
+
+def test_molecules_with_one_scaffold_are_in_one_fold():
+    from rdkit.Chem.Scaffolds.MurckoScaffold import MurckoScaffoldSmiles
+
+    from domains.contract import Request
+    from zoo.job import gather
+    from zoo.many import jobs_of
+    from zoo.plan import Wishes
+
+    rings = ("c1ccccc1", "C1CCCCC1", "c1ccncc1", "C1CCOC1", "c1ccsc1", "C1CCNC1", "c1ccoc1", "C1CC1")
+    smiles = [f"{'C' * tail}{ring}" for ring in rings for tail in (1, 2, 3, 4)]
+    data = pd.DataFrame({"smiles": smiles, "y": np.linspace(0, 1, len(smiles))})
+    wishes = Wishes()
+    material = gather("molecules/fingerprint-trees", data, request=Request(target="y"), wishes=wishes)
+    jobs = jobs_of(material, wishes, split=None, folds=4, seeds=None, say=None)
+    assert sorted(np.concatenate([job.split.test for job in jobs])) == list(range(len(smiles)))
+    for job in jobs:
+        parts = [getattr(job.split, part) for part in ("train", "valid", "test")]
+        sides = [{MurckoScaffoldSmiles(smiles[row]) for row in part} for part in parts]
+        assert sum(map(len, sides)) == len(rings)
