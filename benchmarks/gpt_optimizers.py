@@ -26,7 +26,7 @@ from domains.contract import Request
 from domains.splits import make_split
 from domains.text import corpus, gpt_pretrain
 from trainers.contract import Plan
-from zoo import run
+from zoo.job import prepare
 from zoo.plan import Wishes, parse_sets
 
 RECIPE = "text/gpt-pretrain"
@@ -86,7 +86,7 @@ class Race:
 
     def _fit(self, sets: Mapping[str, Any], seed: int) -> tuple[Any, Silence, float]:
         wishes = Wishes({**sets, "train.epochs": None, "train.seconds": None}, seed=seed)
-        plan: Plan = run.prepare(RECIPE, self.data, wishes=wishes).plan
+        plan: Plan = prepare(RECIPE, self.data, wishes=wishes).plan
         learner = gpt_pretrain.build(replace(plan, seed=seed))
         with tempfile.TemporaryDirectory() as folder:
             watch, began = Silence(Path(folder)), time.process_time()

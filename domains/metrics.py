@@ -91,9 +91,23 @@ def scores(metrics: Sequence[Metric], truth: np.ndarray, predictions: Prediction
     Rows without an answer (a `problem`) are left out. Where a metric may be undefined for a row, `num_scored` and
     `num_undefined` say for how many it is not and is.
     """
-    truth, predictions, groups = _answered(truth, predictions, np.asarray(groups))
-    stats = {metric.stats: metric.stats(truth, predictions) for metric in _first_of_each(metrics)}
-    return {metric.name: _score(metric, stats[metric.stats], groups) for metric in metrics}
+    answered, stats = row_stats(metrics, truth, predictions)
+    return scores_of_stats(metrics, stats, np.asarray(groups)[answered])
+
+
+def row_stats(
+    metrics: Sequence[Metric], truth: np.ndarray, predictions: Predictions
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """What each row adds to the scores: positions of the rows with an answer, and for each distinct function of stats
+    its (answered rows, k) floats. Those of several models on rows of their own can be put together."""
+    truth, predictions, answered = _answered(truth, predictions, np.arange(len(truth)))
+    return answered, [metric.stats(truth, predictions) for metric in _first_of_each(metrics)]
+
+
+def scores_of_stats(metrics: Sequence[Metric], stats: Sequence[np.ndarray], groups: np.ndarray) -> JSON:
+    """`scores` from what `row_stats` returned. groups: (answered rows,)."""
+    of = {metric.stats: each for metric, each in zip(_first_of_each(metrics), stats, strict=True)}
+    return {metric.name: _score(metric, of[metric.stats], groups) for metric in metrics}
 
 
 def _first_of_each(metrics: Sequence[Metric]) -> list[Metric]:

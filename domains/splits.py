@@ -19,7 +19,7 @@ RULES = ("random", "stratified", "grouped", "time", "given")
 SHARES = (0.70, 0.15, 0.15)
 LARGEST_FREE_GROUP = 0.20
 """A group with more than this share of the rows goes whole to train: no test made of one family is worth having."""
-_GROUPS_GIVEN_UP = (
+GROUPS_GIVEN_UP = (
     "the groups leave a part without rows, so they are given up and similar rows may be on both sides ({})"
 )
 _PARTS = ("train", "valid", "test")
@@ -33,16 +33,16 @@ def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None,
 
     Raises UsageError for an unknown rule or one whose key is missing, DataError when train or test would be empty.
     """
-    chosen = _checked_rule(rule or keys.rule, keys)
+    chosen = checked_rule(rule or keys.rule, keys)
     rng = np.random.default_rng([seed, 0x5B117])
     if chosen in keys.named:
         part = _as_given(replace(keys, given=list(keys.named[chosen]()), group=None), num_rows, rng)
     else:
         part = _assign(chosen, keys, num_rows, rng)
-    group = np.arange(num_rows) if keys.group is None else _codes(keys.group)
-    moved = _move_leaks(keys, part, group) if chosen == "grouped" else {}
+    group = np.arange(num_rows) if keys.group is None else codes(keys.group)
+    moved = move_leaks(keys, part, group) if chosen == "grouped" else {}
     if keys.group is not None and not named and chosen not in keys.named and _is_short(part):
-        chosen, moved = _without_groups(chosen, keys), {"optimistic": _GROUPS_GIVEN_UP.format(keys.because)}
+        chosen, moved = without_groups(chosen, keys), {"optimistic": GROUPS_GIVEN_UP.format(keys.because)}
         part = _assign(chosen, replace(keys, group=None), num_rows, rng)
     if chosen in ("random", "stratified") and _is_short(part) and num_rows >= len(_PARTS):
         part = _one_in_each(num_rows, rng)
@@ -52,7 +52,7 @@ def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None,
             raise DataError(
                 f"The {chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups."
             )
-    evidence = {**_evidence(keys, part, group), **_override(keys, chosen), **moved}
+    evidence = {**evidence_of(keys, part, group), **overridden(keys, chosen), **moved}
     return Split(chosen, train, valid, test, group, evidence)
 
 
@@ -60,7 +60,8 @@ def _is_short(part: np.ndarray) -> bool:
     return len({0, 1, 2} - set(part.tolist())) > 0
 
 
-def _without_groups(rule: str, keys: Keys) -> str:
+def without_groups(rule: str, keys: Keys) -> str:
+    """The rule that is left where groups are given up."""
     if rule != "grouped":
         return rule
     return "random" if keys.stratum is None else "stratified"
@@ -74,7 +75,8 @@ def _one_in_each(num_rows: int, rng: np.random.Generator) -> np.ndarray:
     return rng.permutation(part)
 
 
-def _checked_rule(rule: str, keys: Keys) -> str:
+def checked_rule(rule: str, keys: Keys) -> str:
+    """The rule by which rows are divided. Raises UsageError for an unknown one, or one whose key these rows lack."""
     if rule in keys.named:
         return rule
     if rule not in RULES:
@@ -86,21 +88,23 @@ def _checked_rule(rule: str, keys: Keys) -> str:
     return "random" if rule == "stratified" and keys.stratum is None else rule
 
 
-def _override(keys: Keys, chosen: str) -> JSON:
+def overridden(keys: Keys, chosen: str) -> JSON:
+    """What the evidence says where the user chose less than the data type would have."""
     if chosen in ("random", "stratified") and keys.rule in ("grouped", "time"):
         why = f"similar rows may be on both sides; the default here is {keys.rule} ({keys.because})"
         return {"optimistic": why}
     return {}
 
 
-def _codes(values: Any) -> np.ndarray:
+def codes(values: Any) -> np.ndarray:
     """Whole numbers 0.. for the distinct values, in order of first appearance."""
     place: dict[Any, int] = {}
     return np.array([place.setdefault(value, len(place)) for value in values], dtype=np.int64)
 
 
-def _strata(keys: Keys, num_rows: int) -> np.ndarray:
-    return np.zeros(num_rows, np.int64) if keys.stratum is None else _codes(keys.stratum)
+def strata_of(keys: Keys, num_rows: int) -> np.ndarray:
+    """(rows,) the stratum of each row as a number; zeros where there are none."""
+    return np.zeros(num_rows, np.int64) if keys.stratum is None else codes(keys.stratum)
 
 
 def _assign(rule: str, keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray:
@@ -110,12 +114,12 @@ def _assign(rule: str, keys: Keys, num_rows: int, rng: np.random.Generator) -> n
     if rule == "time":
         return _by_time(np.asarray(keys.order))
     if rule == "grouped":
-        return _by_group(_codes(keys.group), _strata(keys, num_rows), np.array(SHARES), rng)
-    strata = _strata(keys, num_rows) if rule == "stratified" else np.zeros(num_rows, np.int64)
-    return _by_stratum(strata, np.array(SHARES), rng)
+        return by_group(codes(keys.group), strata_of(keys, num_rows), np.array(SHARES), rng)
+    strata = strata_of(keys, num_rows) if rule == "stratified" else np.zeros(num_rows, np.int64)
+    return by_stratum(strata, np.array(SHARES), rng)
 
 
-def _by_stratum(strata: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def by_stratum(strata: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Rows of each stratum dealt in the given shares; with fewer rows than parts they all train.
 
     What rounding leaves over goes to the part that is furthest below its share of everything dealt so far.
@@ -140,8 +144,18 @@ def _by_stratum(strata: np.ndarray, shares: np.ndarray, rng: np.random.Generator
     return part
 
 
-def _by_group(group: np.ndarray, strata: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Whole groups to parts, largest first, each where the class counts are furthest below their target."""
+def by_group(
+    group: np.ndarray,
+    strata: np.ndarray,
+    shares: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    largest: float = LARGEST_FREE_GROUP,
+) -> np.ndarray:
+    """Whole groups to parts, largest first, each where the class counts are furthest below their target.
+
+    largest: a group with more than this share of the rows goes to the first part.
+    """
     num_rows, num_groups = len(group), int(group.max()) + 1
     counts = np.zeros((num_groups, int(strata.max()) + 1))
     np.add.at(counts, (group, strata), 1)
@@ -153,7 +167,7 @@ def _by_group(group: np.ndarray, strata: np.ndarray, shares: np.ndarray, rng: np
     home = np.zeros(num_groups, np.int64)
     shuffled = rng.permutation(num_groups)
     for g in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
-        if sizes[g] > LARGEST_FREE_GROUP * num_rows:
+        if sizes[g] > largest * num_rows:
             best = 0
         else:
             room = target - filled
@@ -193,15 +207,15 @@ def _as_given(keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray
             shares = np.zeros(3)
             shares[code] = SHARES[code] / (SHARES[0] + SHARES[code])
             shares[0] = 1 - shares[code]
-            strata = _strata(keys, num_rows)[train]
+            strata = strata_of(keys, num_rows)[train]
             if keys.group is not None:
-                part[train] = _by_group(_codes(np.asarray(keys.group, dtype=object)[train]), strata, shares, rng)
+                part[train] = by_group(codes(np.asarray(keys.group, dtype=object)[train]), strata, shares, rng)
             else:
-                part[train] = _by_stratum(strata, shares, rng)
+                part[train] = by_stratum(strata, shares, rng)
     return part
 
 
-def _move_leaks(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
+def move_leaks(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
     """Move what is still similar across sides, whole groups at a time: to train, then from test to valid. In place."""
     if keys.links is None:
         return {}
@@ -221,7 +235,8 @@ def _move_leaks(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
     return {"rows_moved": moved, "highest_similarity_across": left}
 
 
-def _evidence(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
+def evidence_of(keys: Keys, part: np.ndarray, group: np.ndarray) -> JSON:
+    """The proof of a split. part, group: (rows,) numbers, part as in `_assign`."""
     sizes = {name: int((part == code).sum()) for code, name in enumerate(_PARTS)}
     groups = {name: len(np.unique(group[part == code])) for code, name in enumerate(_PARTS)}
     shares = _class_shares(keys, part)

@@ -47,18 +47,22 @@ def lookup(*, type: str, n: int, **facts: Any) -> "Recipe":
 
 
 def plan(recipe: str, data: Any = None, **more: Any) -> Any:
-    """The frozen plan of `train` with the same arguments; reads the data and writes nothing."""
+    """The frozen plan of `train` with the same arguments (with folds or seeds that of the first run, and what all need in
+    `estimates["all_runs"]`); reads the data and writes nothing."""
     from domains.contract import Request
 
     wishes = _part("plan").Wishes
     asked = Request(**_taken(more, Request))
     wished = wishes(sets=more.pop("set", None) or {}, **_taken(more, wishes))
-    _refuse_unknown("plan", more, ["split", "skip_bad", "fast", "say"])
-    return _part("job").prepare(recipe, data, request=asked, wishes=wished, **more).plan
+    _refuse_unknown("plan", more, ["split", "folds", "seeds", "skip_bad", "fast", "say"])
+    return _part("many").prepare(recipe, data, request=asked, wishes=wished, **more).plan
 
 
 def train(recipe: str, data: Any = None, **more: Any) -> Any:
-    """Train `recipe` on a file, folder or DataFrame (None: its demo); the run, as `zoo.run.train` returns it."""
+    """Train `recipe` on a file, folder or DataFrame (None: its demo); the run, as `zoo.run.train` returns it.
+
+    folds=5 or seeds=5 makes several runs in one folder: scores over all of them, and answers by their mean.
+    """
     run = _part("run")
     known = [name for name in inspect.signature(run.train).parameters if name not in ("recipe", "data")]
     _refuse_unknown("train", more, known)
@@ -73,8 +77,8 @@ def resume(folder: Any, **more: Any) -> Any:
 
 
 def load(folder: Any, **more: Any) -> Any:
-    """The run in `folder`, ready to predict, as `zoo.finished.load` returns it."""
-    return _part("finished").load(folder, **more)
+    """The run (or runs: folds, seeds) in `folder`, ready to predict, as `zoo.ensemble.load` returns it."""
+    return _part("ensemble").load(folder, **more)
 
 
 def _refuse_unknown(function: str, given: dict[str, Any], known: list[str]) -> None:

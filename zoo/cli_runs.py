@@ -32,6 +32,13 @@ Budget = Annotated[float | None, typer.Option("--budget", help="seconds of train
 Precision = Annotated[str | None, typer.Option("--precision", help="auto, bf16, fp16, fp32 or fp8")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps")]
 Seed = Annotated[int, typer.Option("--seed", help="of the split, the order and the weights")]
+Folds = Annotated[
+    int | None,
+    typer.Option("--folds", help="cross-validate: so many runs, every row is tested in one; --budget is for all"),
+]
+Seeds = Annotated[
+    int | None, typer.Option("--seeds", help="so many runs, from --seed on; mean and deviation; --budget is for all")
+]
 Shard = Annotated[bool, typer.Option("--shard", help="under torchrun: split the model among the processes (FSDP2)")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="drop and count unusable rows")]
 Fast = Annotated[bool, typer.Option("--fast", help="skip the search for similar rows; the split says so")]
@@ -87,6 +94,8 @@ def train(
     precision: Precision = None,
     device: Device = "auto",
     seed: Seed = 0,
+    folds: Folds = None,
+    seeds: Seeds = None,
     shard: Shard = False,
     skip_bad: SkipBad = False,
     fast: Fast = False,
@@ -103,8 +112,8 @@ def train(
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
         columns=_columns(column), encoding=encoding, split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget,
-        precision=precision, device=device,
-        seed=seed, shard=shard, skip_bad=skip_bad, fast=fast, loggers=log or (), out=out, say=_say, bar=True,
+        precision=precision, device=device, seed=seed, folds=folds, seeds=seeds, shard=shard, skip_bad=skip_bad, fast=fast,
+        loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
     _show_run(done, as_json=as_json)
 
@@ -127,6 +136,8 @@ def plan(
     precision: Precision = None,
     device: Device = "auto",
     seed: Seed = 0,
+    folds: Folds = None,
+    seeds: Seeds = None,
     skip_bad: SkipBad = False,
     fast: Fast = False,
     offline: Offline = False,
@@ -159,19 +170,20 @@ def plan(
             "epochs": epochs,
         }
         about_data |= {"budget": budget, "precision": precision, "skip-bad": skip_bad or None, "fast": fast or None}
+        about_data |= {"folds": folds, "seeds": seeds}
         _refuse_data([name for name, value in about_data.items() if value is not None])
         _show_sizes(recipe, counts, numbers, as_json=as_json)
         return
     _prepare_process(offline)
     from domains.contract import Request
-    from zoo import report
-    from zoo.job import prepare
+    from zoo import many, report
     from zoo.plan import Wishes, parse_sets
 
     request = Request(target, task, group, order, id_column, labels, _columns(column), encoding=encoding)
     wishes = Wishes(parse_sets(sets or []), epochs, budget, precision, device, seed)
-    job = prepare(
-        recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=_say
+    job = many.prepare(
+        recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,
+        say=_say,
     )  # fmt: skip
     if as_json:
         _print_json(
@@ -204,7 +216,7 @@ def evaluate(
     """Score a run on labelled data, with intervals."""
     _prepare_process(offline)
     from zoo import report
-    from zoo.finished import load
+    from zoo.ensemble import load
     from zoo.plan import parse_sets
 
     loaded = load(run_folder, device=device, sets=parse_sets(sets or []))
@@ -233,7 +245,7 @@ def predict(
     _prepare_process(offline)
     from trainers.errors import UsageError
     from zoo import report
-    from zoo.finished import load
+    from zoo.ensemble import load
     from zoo.plan import parse_sets
 
     loaded = load(run_folder, device=device, sets=parse_sets(sets or []))
@@ -299,11 +311,12 @@ def _text_width() -> int:
 
 def _predictions_path(out: Path, data: str | None) -> Path:
     from trainers.errors import UsageError
+    from zoo import saved
 
     path = out if out.suffix == ".csv" else out / "predictions.csv"
     if data is not None and path.resolve() == Path(data).resolve():
         raise UsageError(f"--out {out} is the data file itself. Choose another name.")
-    if (path.parent / "plan.json").exists():
+    if (path.parent / "plan.json").exists() or saved.is_parent(path.parent):
         raise UsageError(
             f"--out {out}: {path.parent} is the folder of a run, which is never changed. Choose another one."
         )
@@ -324,7 +337,7 @@ def _holds_predictions(path: Path) -> bool:
 
 
 def _show_run(done: Any, *, as_json: bool) -> None:
-    from zoo import hardware, report, saved
+    from zoo import hardware, many_text, report, saved
 
     if hardware.rank_and_world()[0] > 0:  # under torchrun one of the processes answers
         return
@@ -332,7 +345,8 @@ def _show_run(done: Any, *, as_json: bool) -> None:
     if as_json:
         _print_json({"schema_version": 1, "run": str(done.folder), "metrics": done.metrics, "actual": actual})
         return
-    print(report.aligned(report.score_table(done.metrics)))
+    table = many_text.score_table if saved.is_parent(done.folder) else report.score_table
+    print(report.aligned(table(done.metrics)))
     if text := report.verdict(done.metrics):
         print(f"\n{text}")
     print()

@@ -46,15 +46,31 @@ class Run:
     ) -> JSON:
         """{metric: {value, low, high}} on labelled data. Raises DataError when rows cannot be used or lack the target."""
         domain, _ = parts_of(load_registry().get(self.plan.recipe))
-        facts = Facts.from_json(self.plan.facts)
-        request = self._request(target or facts.target, labels, encoding)
+        table, groups = self.labelled(data, target=target, labels=labels, encoding=encoding, skip_bad=skip_bad, say=say)
+        metrics = domain.metrics(Facts.from_json(self.plan.facts))
+        return scoring.scores(metrics, table.target(), self.answer(table), groups)
+
+    def labelled(
+        self,
+        data: Any,
+        *,
+        target: str | None = None,
+        labels: str | None = None,
+        encoding: str | None = None,
+        skip_bad: bool = False,
+        say: Say = None,
+    ) -> tuple[Any, np.ndarray]:
+        """Labelled rows as this run reads them, and the group of each."""
+        domain, _ = parts_of(load_registry().get(self.plan.recipe))
+        request = self._request(target or Facts.from_json(self.plan.facts).target, labels, encoding)
         usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad)
         tell(usable.notices, say)
-        table = usable.table
-        group = domain.keys(table, self.plan.task, request, fast=True).group
-        predictions = self._learner.predict(table.without_target())
-        groups = np.arange(len(table)) if group is None else np.asarray(group)
-        return scoring.scores(domain.metrics(facts), table.target(), predictions, groups)
+        group = domain.keys(usable.table, self.plan.task, request, fast=True).group
+        return usable.table, np.arange(len(usable.table)) if group is None else np.asarray(group)
+
+    def answer(self, table: Any) -> Predictions:
+        """The answers to rows that were read, without a look at their target."""
+        return self._learner.predict(table.without_target())
 
     def _request(self, target: str | None, labels: str | None = None, encoding: str | None = None) -> Request:
         """As the training file was read; an encoding that is named holds instead of its."""

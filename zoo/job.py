@@ -1,4 +1,4 @@
-"""A training run that is fixed but not begun: what was read, how it is split, the plan; written down and read again."""
+"""From what was read to a training run that is fixed but not begun: split, plan; written down and read again."""
 
 import warnings
 from collections import Counter
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from domains.contract import Request, Split
-from domains.splits import make_split
-from trainers.contract import JSON, Plan
+from domains.contract import Facts, Keys, Request, Split
+from domains.folds import divide
+from trainers.contract import JSON, Machine, Plan
 from trainers.errors import DataError, UsageError, did_you_mean
 from zoo import hardware, report, saved
 from zoo.data_in import Usable, accepted, demo_of, fingerprint, named, usable_rows
@@ -23,8 +23,30 @@ Say = Callable[[str], None] | None
 
 
 @dataclass(frozen=True)
+class Material:
+    """What was read for a recipe, before it is split: usable rows, and what a split of them must respect.
+
+    keys: None where the recipe takes the split of another run.   demo: the overrides of the recipe's demo.
+    """
+
+    recipe: Recipe
+    request: Request
+    task: str
+    usable: Usable
+    keys: Keys | None
+    machine: Machine
+    data: Any
+    demo: JSON
+    skip_bad: bool
+    fast: bool
+
+
+@dataclass(frozen=True)
 class Job:
-    """A training run that is fixed but not begun: the data in its parts, and the plan."""
+    """A training run that is fixed but not begun: the data in its parts, and the plan.
+
+    pooled: where the run is one of several whose test rows are scored together, the facts by which they are.
+    """
 
     recipe: Recipe
     request: Request
@@ -33,6 +55,7 @@ class Job:
     plan: Plan
     data: Any
     config: JSON = field(default_factory=dict)
+    pooled: Facts | None = None
 
     def part(self, name: str) -> Any:
         """The rows of "train", "valid" or "test"."""
@@ -51,7 +74,23 @@ def prepare(
     say: Say = None,
 ) -> Job:
     """Read, split, describe and plan; nothing is written. Raises the error for whatever is wrong with the request."""
-    entry, wishes, say = load_registry().ready(recipe), wishes or Wishes(), say or (lambda line: None)
+    wishes = wishes or Wishes()
+    material = gather(recipe, data, request=request, wishes=wishes, skip_bad=skip_bad, fast=fast, say=say)
+    return planned(material, wishes, split=split, say=say)
+
+
+def gather(
+    recipe: str,
+    data: Any = None,
+    *,
+    request: Request | None = None,
+    wishes: Wishes,
+    skip_bad: bool = False,
+    fast: bool = False,
+    say: Say = None,
+) -> Material:
+    """Read the data and find what must stay together. Raises the error for whatever is wrong with the request."""
+    entry, say = load_registry().ready(recipe), say or (lambda line: None)
     domain, family = parts_of(entry)
     demo: JSON = {}
     request = request or Request()
@@ -72,33 +111,41 @@ def prepare(
     _check_task(entry, reading.task)
     usable = usable_rows(reading, data, skip_bad=skip_bad)
     tell(usable.notices, say)
-    table, task = usable.table, reading.task
-    if hasattr(family, "follows"):
-        run = Path(family.follows(chosen(entry, wishes, demo)[0]))
-        parts = split_of(run, usable, data=data, request=request, rule=split)
+    follows = hasattr(family, "follows")
+    keys = None if follows else domain.keys(usable.table, reading.task, request, fast=fast)
+    return Material(entry, request, reading.task, usable, keys, machine, data, demo, skip_bad, fast)
+
+
+def planned(material: Material, wishes: Wishes, *, split: str | None = None, say: Say = None) -> Job:
+    """Split, describe and plan what was read."""
+    entry, request, usable, say = material.recipe, material.request, material.usable, say or (lambda line: None)
+    domain, family = parts_of(entry)
+    if material.keys is None:
+        run = Path(family.follows(chosen(entry, wishes, material.demo)[0]))
+        parts = split_of(run, usable, data=material.data, request=request, rule=split)
     else:
-        keys = domain.keys(table, task, request, fast=fast)
-        parts = make_split(keys, len(table), seed=wishes.seed, rule=split, named=request.group is not None)
+        is_named = request.group is not None
+        parts = divide(material.keys, len(usable.table), seed=wishes.seed, rule=split, named=is_named)
     tell(parts.evidence["warnings"], say)
     if "optimistic" in parts.evidence:
         say(f"split: optimistic scores: {parts.evidence['optimistic']}")
-    facts = domain.describe(table.take(parts.train), task, request)
-    plan = plan_run(entry, facts, machine=machine, wishes=wishes, demo=demo)
+    facts = domain.describe(usable.table.take(parts.train), material.task, request)
+    plan = plan_run(entry, facts, machine=material.machine, wishes=wishes, demo=material.demo)
     tell(plan.estimates.get("notes", ()), say)
     config = {
-        "recipe": recipe,
-        "data": str(Path(data).absolute()) if isinstance(data, str | Path) else None,
-        "demo": bool(demo),
+        "recipe": entry.name,
+        "data": str(Path(material.data).absolute()) if isinstance(material.data, str | Path) else None,
+        "demo": bool(material.demo),
         "request": {name: value for name, value in asdict(request).items() if name != "facts"},
         "split": split,
-        "skip_bad": skip_bad,
-        "fast": fast,
+        "skip_bad": material.skip_bad,
+        "fast": material.fast,
         "options": plan.options,
         "train": plan.settings,
         "origins": dict(plan.origins),
         "seed": plan.seed,
     }
-    return Job(entry, request, usable, parts, plan, data, config)
+    return Job(entry, request, usable, parts, plan, material.data, config)
 
 
 def write_down(folder: Path, job: Job) -> None:
@@ -129,11 +176,17 @@ def _class_counts(target: np.ndarray) -> JSON:
     return dict(sorted(counts.items()))
 
 
-def read_again(folder: Path, data: Any) -> Job:
-    """The job that `write_down` left, with its data read again and checked against the fingerprint."""
+def read_again(folder: Path, data: Any, like: Job | None = None) -> Job:
+    """The job that `write_down` left, with its data read again and checked against the fingerprint.
+
+    like: a job of the same data, whose rows then need not be read once more.
+    """
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     plan = Plan.from_json(saved.read_json(folder / "plan.json"))
     entry, request = load_registry().get(plan.recipe), Request(**config["request"])
+    if like is not None:
+        split = _split_again(folder, like.usable)
+        return Job(entry, like.request, like.usable, split, plan, like.data, config)
     if config["demo"]:
         data, request, _ = demo_of(entry, lambda line: None)
     data = config["data"] if data is None else data
@@ -154,8 +207,12 @@ def split_of(run: Path, usable: Usable, *, data: Any, request: Request, rule: st
     Raises UsageError where `run` is no finished run or `rule` asks for another split, DataError for other data.
     """
     saved.verify(run)
+    if saved.is_parent(run):
+        raise UsageError(f"{run} holds several runs, each with a split of its own. Name one: {saved.members(run)[0]}")
     if rule is not None:
-        raise UsageError(f"--split {rule}: this recipe learns from {run} and takes its split. Leave --split out.")
+        raise UsageError(
+            f"--split {rule}: this recipe learns from {run} and takes its split. Leave --split and --folds out."
+        )
     if fingerprint(data, request) != saved.read_json(run / "data.json")["fingerprint"]:
         raise DataError(
             f"{named(data)}: not the data that {run} was trained on, so nobody knows which rows it was judged on. Give "

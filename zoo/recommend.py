@@ -155,7 +155,12 @@ def with_data(answer: Recommendation, data: str, target: str | None) -> Recommen
         words += ["--target", shlex.quote(target)]
     elif wanted:
         words += ["--target", "COLUMN"]
-    return replace(answer, next_command=" ".join(words))
+    return replace(answer, next_command=" ".join(words) + _folds_words(answer.notes))
+
+
+def _folds_words(notes: Sequence[Note]) -> str:
+    """What the notes add to the command: the folds that a small set needs."""
+    return "".join(f" --folds {note.folds}" for note in notes if note.folds is not None)
 
 
 def _check_question(question: Question, data_type: DataType) -> None:
@@ -217,6 +222,8 @@ def _answer(question: Question, registry: Registry) -> Recommendation:
     task = question.task or (data_type.tasks[0] if cell.task == "any" else cell.task[0])
     recipe = registry.recipes[cell.recipe]
     near = recipe if recipe.status == "ready" else registry.nearest_ready(recipe, [task])
+    notes = tuple(note for note in data_type.notes if note.below is None or question.n < note.below)
+    words = f"{data_type.data_args}{_folds_words(notes)}"
     return Recommendation(
         question=question,
         task=task,
@@ -225,11 +232,11 @@ def _answer(question: Question, registry: Registry) -> Recommendation:
         rule=_rule(cells, chosen, question, data_type),
         next_threshold=_next_threshold(cells, chosen, question),
         nearest_ready=near,
-        next_command=f"zoo train {near.name} {data_type.data_args}" if near else "zoo list --status ready",
+        next_command=f"zoo train {near.name} {words}" if near else "zoo list --status ready",
         runner_up=registry.recipes[cell.runner_up] if cell.runner_up else None,
         asks=tuple(_asks(cells, chosen, question, data_type)),
         unused=tuple(_unused(cells, question)),
-        notes=tuple(note for note in data_type.notes if note.below is None or question.n < note.below),
+        notes=notes,
         registry=registry,
     )
 

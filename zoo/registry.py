@@ -58,13 +58,14 @@ class Dispute:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Advice printed with every answer for a type, or only with n < `below`."""
+    """Advice printed with every answer for a type, or only with n < `below`. folds: what it adds to the command."""
 
     __pydantic_config__ = _STRICT
     says: str
     source: str
     where: str
     below: int | None = None
+    folds: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

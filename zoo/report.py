@@ -278,12 +278,12 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str
     return "\n".join(text) + "\n"
 
 
-def experiment_row(folder: Path, plan: Plan, metrics: JSON, actual: JSON) -> JSON:
+def experiment_row(folder: Path, recipe: str, metrics: JSON, actual: JSON) -> JSON:
     """The line of experiments.tsv."""
     decides = metrics["decides"]
     return {
         "run": folder.name,
-        "recipe": plan.recipe,
+        "recipe": recipe,
         "metric": decides,
         "valid": metrics["valid"].get(decides, {}).get("value"),
         "test": metrics["test"][decides]["value"],

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from domains.contract import Baseline, Facts, Request
 from trainers.contract import JSON, Learner, Predictions
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
 from trainers.settings import SETTINGS
-from zoo import hardware, report, saved, writers
+from zoo import hardware, many, report, saved, writers
+from zoo.ensemble import Ensemble
 from zoo.finished import Run, load
-from zoo.job import Job, Say, prepare, read_again, warn, write_down
+from zoo.job import Job, Say, gather, read_again, warn, write_down
+from zoo.many_scores import MODEL, keep_row_scores
 from zoo.plan import Wishes, parts_of
 from zoo.watch import RunWatch, bar_for
 
@@ -52,6 +55,8 @@ def train(
     precision: str | None = None,
     device: str = "auto",
     seed: int = 0,
+    folds: int | None = None,
+    seeds: int | None = None,
     shard: bool = False,
     skip_bad: bool = False,
     fast: bool = False,
@@ -59,8 +64,9 @@ def train(
     out: str | Path | None = None,
     say: Say = None,
     bar: bool = False,
-) -> Run:
-    """Train `recipe` on a file, folder or DataFrame (the recipe's demo when None) and return the finished run.
+) -> Run | Ensemble:
+    """Train `recipe` on a file, folder or DataFrame (the recipe's demo when None) and return the finished run, or with
+    folds or seeds the several runs of `zoo.many`.
 
     Arguments are the command line's flags (`zoo train --help`). loggers: names of `zoo.writers.KINDS` (--log).
     say: receives lines about progress, silent when None.   bar: shows a bar on stderr, if that is a terminal.
@@ -72,31 +78,48 @@ def train(
     request = Request(target, task, group, order, id_column, labels, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
 
+    display, is_many = Display(say, bar), many.kind_of(folds, seeds) is not None
+
+    def jobs() -> list[Job]:
+        material = gather(recipe, data, request=request, wishes=wishes, skip_bad=skip_bad, fast=fast, say=say)
+        found = many.jobs_of(material, wishes, split=split, folds=folds, seeds=seeds, say=say)
+        parts_of(material.recipe)[1].build(
+            found[0].plan
+        )  # what is wrong with the options shows before there is a folder
+        return [replace(job, config={**job.config, "loggers": list(loggers)}) for job in found]
+
     def begun() -> tuple[Path, Job]:
-        job = prepare(recipe, data, request=request, wishes=wishes, split=split, skip_bad=skip_bad, fast=fast, say=say)
-        job = replace(job, config={**job.config, "loggers": list(loggers)})
-        parts_of(job.recipe)[1].build(job.plan)  # what is wrong with the options shows before there is a folder
+        (job,) = jobs()
         folder = saved.new_folder(recipe, out)
         write_down(folder, job)
         return folder, job
 
-    return _finished(begun, data, Display(say, bar), started=started, is_new=True)
+    if is_many:
+        return many.train(jobs(), saved.new_folder(recipe, out), partial(_one_of_many, display), say)
+    return _finished(begun, data, display, started=started, is_new=True)
 
 
-def resume(folder: str | Path, *, data: Any = None, say: Say = None, bar: bool = False) -> Run:
-    """Continue a run that was stopped or killed, exactly where its last snapshot left it.
+def _one_of_many(display: Display, folder: Path, job: Job) -> Run:
+    return _finished(lambda: (folder, job), job.data, display, started=time.monotonic(), is_new=False)
+
+
+def resume(folder: str | Path, *, data: Any = None, say: Say = None, bar: bool = False) -> Run | Ensemble:
+    """Continue a run that was stopped or killed, exactly where its last snapshot left it; of several runs (folds, seeds)
+    those that are not finished.
 
     data: only for runs on a DataFrame, which a folder cannot name. Raises UsageError for a finished run, DataError when
     the data is no longer what the run began with.
     """
     started, folder = time.monotonic(), Path(folder)
+    if saved.is_complete(folder):
+        raise UsageError(f"{folder}: this run is finished. Predict with: zoo predict {folder} NEW_DATA")
+    if saved.is_parent(folder):
+        return many.resume(folder, data, partial(_one_of_many, Display(say, bar)), say)
 
     def begun() -> tuple[Path, Job]:
-        if saved.is_complete(folder):
-            raise UsageError(f"{folder}: this run is finished. Predict with: zoo predict {folder} NEW_DATA")
         if not (folder / "plan.json").exists():
             raise UsageError(f"{folder}: nothing to resume (no plan.json).")
-        job = read_again(folder, data)
+        job = replace(read_again(folder, data), pooled=many.pooled_facts(folder.parent))
         writers.check_names(job.config.get("loggers", ()))
         (folder / "STOP").unlink(missing_ok=True)
         return folder, job
@@ -158,7 +181,7 @@ def _finish(folder: Path, job: Job, display: Display, *, started: float) -> Run:
     hardware.forget_gpu_peak()
     with writers.opened(job.config.get("loggers", ()), folder, report.settings_of(job.plan), say) as curves:
         learner, actual = _fit(folder, job, display, curves)
-        scores, predictions = _judge(job, learner, say)
+        scores, answers = _judge(job, learner, say)
         for problem in curves.write(actual.get("num_steps") or 0, report.scores_on_test(scores)):
             (say or warn)(f"warning: {problem}")
     test = job.part("test")
@@ -173,12 +196,14 @@ def _finish(folder: Path, job: Job, display: Display, *, started: float) -> Run:
     }
     saved.write_json(folder / "metrics.json", scores)
     saved.write_json(folder / "actual.json", actual)
-    report.write_predictions(folder / "predictions.csv", test.ids, predictions, test.target())
+    report.write_predictions(folder / "predictions.csv", test.ids, answers[MODEL], test.target())
+    if job.pooled is not None:
+        keep_row_scores(folder, job, answers)
     draw = getattr(parts_of(job.recipe)[0], "plots", None)
-    plots = draw(test, predictions, Facts.from_json(job.plan.facts), folder / report.PLOTS) if draw else {}
+    plots = draw(test, answers[MODEL], Facts.from_json(job.plan.facts), folder / report.PLOTS) if draw else {}
     saved.write_text(folder / "README.md", report.card(folder, job, scores, actual, plots))
     saved.seal(folder)
-    saved.append_experiment(folder, report.experiment_row(folder, job.plan, scores, actual))
+    saved.append_experiment(folder, report.experiment_row(folder, job.plan.recipe, scores, actual))
     return Run(folder, job.plan, scores, learner)
 
 
@@ -203,8 +228,9 @@ def _fit(folder: Path, job: Job, display: Display, curves: writers.Curves) -> tu
         raise type(error)(str(error).replace("zoo resume RUN", f"zoo resume {folder}")) from None
 
 
-def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
-    """metrics.json, and the answers on the test rows. The baselines learn from the training rows alone."""
+def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, dict[str, Predictions]]:
+    """metrics.json, and the answers on the test rows: of the model, and of each rival by its name. The
+    baselines learn from the training rows alone."""
     domain, family = parts_of(job.recipe)
     facts = Facts.from_json(job.plan.facts)
     metrics = domain.metrics(facts)
@@ -213,7 +239,7 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
     def scored(name: str, predictions: Predictions) -> JSON:
         return scoring.scores(metrics, parts[name].target(), predictions, job.split.group[getattr(job.split, name)])
 
-    test = learner.predict(parts["test"].without_target())
+    answers = {MODEL: learner.predict(parts["test"].without_target())}
     valid = scored("valid", learner.predict(parts["valid"].without_target())) if len(parts["valid"]) else {}
 
     def rivals(what: str, found: Iterable[Baseline]) -> JSON:
@@ -221,24 +247,25 @@ def _judge(job: Job, learner: Learner, say: Say) -> tuple[JSON, Predictions]:
         for rival in found:
             if say:
                 say(f"{what}: {rival.name} ({rival.about})")
-            scores_of[rival.name] = scored("test", rival.fit(parts["train"])(parts["test"].without_target()))
+            answers[rival.name] = rival.fit(parts["train"])(parts["test"].without_target())
+            scores_of[rival.name] = scored("test", answers[rival.name])
         return scores_of
 
     own = getattr(family, "baselines", lambda plan: ())(job.plan)
     baselines = rivals("baseline", (*domain.baselines(facts), *own))
     references = rivals("reference", getattr(family, "references", lambda plan: ())(job.plan))
-    if say and (num := sum(bool(problem) for problem in test.problems)):
-        say(f"warning: {num:,} of {len(test):,} test rows got no answer, and no score counts them")
+    if say and (num := sum(bool(problem) for problem in answers[MODEL].problems)):
+        say(f"warning: {num:,} of {len(answers[MODEL]):,} test rows got no answer, and no score counts them")
     return {
         "schema_version": saved.SCHEMA_VERSION,
         "decides": metrics[0].name,
         "direction": "higher" if metrics[0].higher_is_better else "lower",
-        "test": scored("test", test),
+        "test": scored("test", answers[MODEL]),
         "valid": valid,
         "baseline": baselines,
         **({"reference": references} if references else {}),
         "num_rows": {name: len(rows) for name, rows in parts.items()},
-    }, test
+    }, answers
 
 
 def _cpu_seconds() -> float:

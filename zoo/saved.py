@@ -3,6 +3,7 @@
 config.yaml   the recipe and what the user said, with the origin of each value
 plan.json     everything fixed before training        split.json    ids of the parts and the proof
 data.json     fingerprint, counts, notices             env.json      versions and machine
+many.json     in place of plan, split and model where the folder holds several runs (folds, seeds)
 events.jsonl  one line an event                        checkpoints/  while training
 model/        what `load` needs                        predictions.csv, metrics.json, actual.json, README.md
 logs/         curves for other viewers, if asked for
@@ -24,6 +25,8 @@ from trainers.contract import JSON
 from trainers.errors import DataError, UsageError, did_you_mean
 
 COMPLETE = "complete.json"
+MANY = "many.json"
+"""In a folder of several runs (folds, seeds): what they are. See `zoo.many`."""
 LOCK = "lock"
 SCHEMA_VERSION = 1
 # logs/ belongs to other viewers, which write into it when they show it.
@@ -92,6 +95,16 @@ def seal(folder: Path) -> None:
     write_json(folder / COMPLETE, {"schema_version": SCHEMA_VERSION, "sha256": files, "seal": _seal(files)})
 
 
+def is_parent(folder: Path) -> bool:
+    """Whether the folder holds several runs, folds or seeds, rather than one."""
+    return (folder / MANY).exists()
+
+
+def members(parent: Path) -> list[Path]:
+    """The folders of the runs in `parent`, in order."""
+    return [parent / name for name in read_json(parent / MANY)["members"]]
+
+
 def is_complete(folder: Path) -> bool:
     """Whether the run was sealed."""
     return (folder / COMPLETE).exists()
@@ -106,7 +119,7 @@ def verify(folder: Path) -> None:
             what = "this is a file, not a run folder. Give the folder that zoo train printed last"
         raise UsageError(f"{folder}: {what}.{near}")
     if not is_complete(folder):
-        if (folder / "plan.json").exists():
+        if (folder / "plan.json").exists() or is_parent(folder):
             raise UsageError(f"{folder}: this run is not finished. Continue it with: zoo resume {folder}")
         raise UsageError(f"{folder}: not a run folder (no {COMPLETE}). Give the folder that zoo train printed last.")
     marker = read_json(folder / COMPLETE)
@@ -139,8 +152,12 @@ def append_experiment(folder: Path, row: JSON) -> None:
 
 
 def _files(folder: Path) -> list[str]:
-    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return sorted(path.as_posix() for path in found if path.parts[0] not in _NOT_SEALED)
+    """What is sealed; of a run within, which has a seal of its own, that seal alone."""
+    inner = {path.parent for path in folder.glob(f"*/{COMPLETE}")}
+    found = (path for path in folder.rglob("*") if path.is_file())
+    own = [path for path in found if path.name == COMPLETE or not inner.intersection(path.parents)]
+    names = (path.relative_to(folder) for path in own)
+    return sorted(path.as_posix() for path in names if path.parts[0] not in _NOT_SEALED)
 
 
 def _seal(files: Any) -> str:

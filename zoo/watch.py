@@ -15,7 +15,7 @@ from typing import Any
 from domains.contract import Metric
 from domains.metrics import point
 from trainers.contract import Machine, Predictions
-from zoo import hardware
+from zoo import hardware, saved
 from zoo.bar import Bar, is_terminal
 from zoo.writers import Curves, values_of
 
@@ -56,6 +56,7 @@ class RunWatch:
         self.higher_is_better = metric.higher_is_better
         self._deciding = metric
         self._say, self._bar, self._curves = say, bar, curves
+        self._stops = (folder, folder.parent) if saved.is_parent(folder.parent) else (folder,)
         self._asked: str | None = None
         self._shown_at = time.monotonic()
 
@@ -76,8 +77,8 @@ class RunWatch:
                 self.log(kind="warning", text=problem)
 
     def should_stop(self) -> str | None:
-        """ "signal", "interrupt" or "file" (a file named STOP in the run folder), else None."""
-        if self._asked is None and (self.folder / "STOP").exists():
+        """ "signal", "interrupt" or "file" (a file named STOP in the run folder, or in that of several runs), else None."""
+        if self._asked is None and any((place / "STOP").exists() for place in self._stops):
             self._asked = "file"
         return self._asked
 
