@@ -70,13 +70,18 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read: every row of the file in order, also the bad ones (`bad` names them), and what to tell the user."""
+    """What was read: every row of the file in order, also the bad ones (`bad` names them), and what to tell the user.
+
+    files: what was read beside the data itself because rows name it (the pictures of a table); a run that continues needs
+    them unchanged.
+    """
 
     table: Table
     task: str
     target: str | None
     bad: tuple[BadRow, ...] = ()
     notices: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from domains.contract import Request, Split
+from domains.contract import Reading, Request, Split
 from domains.splits import make_split
 from trainers.contract import JSON, Plan
 from trainers.errors import DataError, UsageError, did_you_mean
 from zoo import hardware, report, saved
-from zoo.data_in import Usable, accepted, demo_of, fingerprint, named, usable_rows
+from zoo.data_in import Usable, accepted, demo_of, named, usable_rows
+from zoo.data_print import fingerprint, moment, refuse_change, with_named_files
 from zoo.plan import Wishes, chosen, parts_of, plan_run
 from zoo.registry import Recipe, load_registry
 
@@ -33,6 +34,7 @@ class Job:
     plan: Plan
     data: Any
     config: JSON = field(default_factory=dict)
+    fingerprint: JSON = field(default_factory=dict)
 
     def part(self, name: str) -> Any:
         """The rows of "train", "valid" or "test"."""
@@ -68,14 +70,14 @@ def prepare(
         raise UsageError(f"--task {request.task}: {recipe} does {', '.join(entry.tasks)}.{near}")
     if request.task is None and len(entry.tasks) == 1:
         request = replace(request, task=entry.tasks[0])  # a reader need not guess what can only be one thing
-    reading = domain.read(data, request)
+    reading, print_of_data = _read(domain, data, request)
     _check_task(entry, reading.task)
     usable = usable_rows(reading, data, skip_bad=skip_bad)
     tell(usable.notices, say)
     table, task = usable.table, reading.task
     if hasattr(family, "follows"):
         run = Path(family.follows(chosen(entry, wishes, demo)[0]))
-        parts = split_of(run, usable, data=data, request=request, rule=split)
+        parts = split_of(run, usable, data=data, fingerprint=print_of_data, rule=split)
     else:
         keys = domain.keys(table, task, request, fast=fast)
         parts = make_split(keys, len(table), seed=wishes.seed, rule=split, named=request.group is not None)
@@ -98,7 +100,7 @@ def prepare(
         "origins": dict(plan.origins),
         "seed": plan.seed,
     }
-    return Job(entry, request, usable, parts, plan, data, config)
+    return Job(entry, request, usable, parts, plan, data, config, print_of_data)
 
 
 def write_down(folder: Path, job: Job) -> None:
@@ -108,7 +110,7 @@ def write_down(folder: Path, job: Job) -> None:
     groups = job.split.group.tolist() if len(np.unique(job.split.group)) < len(ids) else None
     data = {
         "schema_version": saved.SCHEMA_VERSION,
-        "fingerprint": fingerprint(job.data, job.request),
+        "fingerprint": job.fingerprint,
         "num_rows_read": job.usable.num_read,
         "num_rows_used": len(ids),
         "bad_rows": job.usable.dropped,
@@ -141,14 +143,35 @@ def read_again(folder: Path, data: Any) -> Job:
         raise UsageError(
             f"{folder}: this run was trained on a DataFrame; give it again: zoo.resume('{folder}', data=frame)."
         )
-    if fingerprint(data, request) != saved.read_json(folder / "data.json")["fingerprint"]:
-        raise DataError(f"{named(data)}: changed since the run began, so it cannot continue exactly. Train again.")
     domain, _ = parts_of(entry)
-    usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=config["skip_bad"])
-    return Job(entry, request, usable, _split_again(folder, usable), plan, data, config)
+    reading, print_of_data = _read(domain, accepted(data), request, stored=saved.read_json(folder / "data.json"))
+    usable = usable_rows(reading, data, skip_bad=config["skip_bad"])
+    return Job(entry, request, usable, _split_again(folder, usable), plan, data, config, print_of_data)
 
 
-def split_of(run: Path, usable: Usable, *, data: Any, request: Request, rule: str | None) -> Split:
+def _read(domain: Any, data: Any, request: Request, *, stored: JSON | None = None) -> tuple[Reading, JSON]:
+    """What `domain` reads, and the fingerprint of just that.
+
+    stored: data.json of a run that these must be the data of. Raises DataError where they are not, or change meanwhile.
+    """
+    before = moment(data, request)
+    found = fingerprint(data, request)
+    known = found if stored is None else stored["fingerprint"]
+    _refuse_other(found, {name: known.get(name) for name in found}, data)
+    reading = domain.read(data, request)
+    refuse_change(before, moment(data, request))
+    found = with_named_files(found, reading.files)
+    if stored is not None:
+        _refuse_other(found, known, data)
+    return reading, found
+
+
+def _refuse_other(found: JSON, known: JSON, data: Any) -> None:
+    if found != known:
+        raise DataError(f"{named(data)}: changed since the run began, so it cannot continue exactly. Train again.")
+
+
+def split_of(run: Path, usable: Usable, *, data: Any, fingerprint: JSON, rule: str | None) -> Split:
     """The split of a finished run on the same data: what was held out there stays held out.
 
     Raises UsageError where `run` is no finished run or `rule` asks for another split, DataError for other data.
@@ -156,7 +179,7 @@ def split_of(run: Path, usable: Usable, *, data: Any, request: Request, rule: st
     saved.verify(run)
     if rule is not None:
         raise UsageError(f"--split {rule}: this recipe learns from {run} and takes its split. Leave --split out.")
-    if fingerprint(data, request) != saved.read_json(run / "data.json")["fingerprint"]:
+    if fingerprint != saved.read_json(run / "data.json")["fingerprint"]:
         raise DataError(
             f"{named(data)}: not the data that {run} was trained on, so nobody knows which rows it was judged on. Give "
             "the same file or frame."

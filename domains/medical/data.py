@@ -201,7 +201,16 @@ def _reading(
     context = {"looks": looks, "names": names, "values": values, "channels": channels}
     table = FrameTable(frame, [case.name for case in cases], None if is_blind else MASK, context)
     notices = [*([] if is_blind else _notices(list(looks.values()), names, values)), *_assumed(looks.values())]
-    return Reading(table, "segmentation", table.target_name, tuple(bad), tuple(notices))
+    # A folder's own files are found again below it; those that a table names are not.
+    named = () if Path(where).is_dir() else _files_of(case for case in cases if case.name in looks)
+    return Reading(table, "segmentation", table.target_name, tuple(bad), tuple(notices), named)
+
+
+def _files_of(cases: Iterable[Case]) -> tuple[Path, ...]:
+    """Images and masks; of a DICOM series its slices."""
+    paths = [Path(file) for case in cases for file in (*case.images, case.mask) if file]
+    inside = [sorted(path.iterdir()) if path.is_dir() else [path] for path in paths]
+    return tuple(path for files in inside for path in files if path.is_file())
 
 
 def _place(case: Case) -> str:

@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -102,3 +103,20 @@ def test_nan_is_never_written_as_json(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         saved.write_json(tmp_path / "x.json", {"auc": float("nan")})
     assert not list(tmp_path.iterdir())
+
+
+def test_runs_that_end_at_once_write_one_header_and_a_line_each(tmp_path):
+    together = threading.Barrier(8)
+
+    def end(name):
+        together.wait()
+        saved.append_experiment(tmp_path / name, {"run": name, "note": f"two\nlines {name}"})
+
+    threads = [threading.Thread(target=end, args=(f"r{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    header, *lines = (tmp_path / "experiments.tsv").read_text().splitlines()
+    assert header == "run\tnote"
+    assert sorted(lines) == [f"r{i}\ttwo lines r{i}" for i in range(8)]
