@@ -59,7 +59,9 @@ class Bench:
         path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "ZOO_CACHE": str(self.work / "cache")}
         with (self.work / "out").open("w+") as out, (self.work / "err").open("w+") as err:
-            process = subprocess.Popen([str(a) for a in command], cwd=self.work, env=environment, stdout=out, stderr=err)
+            process = subprocess.Popen(
+                [str(a) for a in command], cwd=self.work, env=environment, stdout=out, stderr=err
+            )
             self.process = process
             clock = threading.Timer(LONGEST_SECONDS, process.kill)
             clock.start()

@@ -4,6 +4,8 @@ Scans are segmented so far, not classified. The cases about classes of scans are
 (medical/04) and with the slices as pictures (medical/07).
 """
 
+import json
+import re
 import sys
 from collections import defaultdict
 
@@ -32,8 +34,6 @@ def class_missing(bench: Bench) -> None:
     bench.see_code(ended, 0, "train")
     ended = bench.zoo("evaluate", bench.work / "run", "--data", bench.case / "val", "--json")
     bench.see_code(ended, 0, "evaluate")
-    import json
-
     accuracy = json.loads(ended.out)["scores"]["accuracy"]["value"]
     bench.see(accuracy >= 0.95, f"accuracy on val {accuracy:.2f}")
     bench.see_named(ended, ["'b'", "support 0"])
@@ -93,8 +93,6 @@ def labels_of_masks(bench: Bench) -> None:
     bench.see_code(bench.train(SCANS, bench.case, "--skip-bad"), 0, "--skip-bad")
     ended = bench.zoo("evaluate", bench.work / "run", "--data", bench.case, "--skip-bad", "--json")
     bench.see_code(ended, 0, "evaluate")
-    import json
-
     dice = json.loads(ended.out)["scores"]["dice"]
     bench.see("num_scored" in dice and "num_undefined" in dice, f"dice {dice}")
 
@@ -121,8 +119,6 @@ def dicom(bench: Bench) -> None:
         bench.see("rescale" in ended.err or twin.name == "twin_a", "notice where there are no rescale tags")
     ended = bench.zoo("predict", bench.work / "run", bench.case / "two_series", "--out", bench.work / "two")
     bench.see_code(ended, 2, "two series")
-    import re
-
     bench.see(len(set(re.findall(r"\d+(?:\.\d+){4,}", ended.err))) >= 2, "both series are named")
 
 

@@ -1,5 +1,6 @@
 """Hostile texts, proteins, genes and molecules; see benchmarks/cases.py."""
 
+import sys
 from collections import defaultdict
 
 from case_bench import Bench, Check, largest_difference, lines_of, numbers_of
@@ -95,14 +96,12 @@ def fasta_dialects(bench: Bench) -> None:
     labels = ("--labels", bench.case / "labels.csv", "--target", "label", "--epochs", "1")
     ended = bench.train(PROTEIN, bench.case / "seqs.fasta", *labels)
     bench.see_code(ended, 0, "train")
-    ids = sorted(sum(bench.json("split.json")["ids"].values(), []))
+    ids = sorted(name for part in bench.json("split.json")["ids"].values() for name in part)
     bench.see(ids == ["s1", "s2", "s3", "s4"], f"ids {ids}")
     program = (
         "import sys; from pathlib import Path; from domains.shared.fasta import read_fasta\n"
         "print([len(record.text) for record in read_fasta(Path(sys.argv[1]))])"
     )
-    import sys
-
     lengths = bench.run(sys.executable, "-c", program, bench.case / "seqs.fasta").out.strip()
     bench.see(lengths == "[30, 30, 45, 30]", f"lengths {lengths}")
     ended = bench.train(PROTEIN, bench.case / "bad.fasta", *labels, run="bad")
@@ -158,7 +157,9 @@ def copies_across(bench: Bench) -> None:
     bench.see(f"{num} molecules" in ended.err and "line" in ended.err, f"{num} compounds with two labels are reported")
     auc = bench.json("metrics.json")["test"]["auc"]
     low, high = (auc[name] if auc[name] is not None else auc["value"] for name in ("low", "high"))
-    bench.see(auc["value"] is None or low <= 0.5 <= high or auc["value"] < 0.8, f"test AUC {auc['value']} ({low}-{high})")
+    bench.see(
+        auc["value"] is None or low <= 0.5 <= high or auc["value"] < 0.8, f"test AUC {auc['value']} ({low}-{high})"
+    )
 
 
 def rare_atoms(bench: Bench) -> None:
@@ -172,8 +173,9 @@ def rare_atoms(bench: Bench) -> None:
 
 
 def stereo(bench: Bench) -> None:
-    data = bench.case / "train.csv"
-    ended = bench.train(MOLECULE, data, "--target", "y", "--task", "classification", "--epochs", "60")
+    data, arguments = bench.case / "train.csv", ("--target", "y", "--task", "classification", "--epochs", "60")
+    # What is asked is whether isomers can be told apart at all, not which snapshot is best on other molecules.
+    ended = bench.train(MOLECULE, data, *arguments, sets=("train.keep=last",))
     bench.see_code(ended, 0, "train")
     _, answers = bench.predict(data)
     truth, split = lines_of(data), bench.json("split.json")["ids"]["train"]
@@ -218,9 +220,9 @@ def reads(bench: Bench) -> None:
     bench.see_code(bench.train(DNA, bench.case / "train.csv", "--target", "label", "--epochs", "1"), 0, "train")
     names = ("lf.fastq", "crlf.fastq", "reads.fastq.gz")
     found = [bench.predict(bench.case / name)[1] for name in names]
-    bench.see(found[0] == found[1] == found[2] and len(found[0]) == 2, f"{[len(each) for each in found]} reads, all equal")
-    import sys
-
+    bench.see(
+        found[0] == found[1] == found[2] and len(found[0]) == 2, f"{[len(each) for each in found]} reads, all equal"
+    )
     program = (
         "import sys; from pathlib import Path; from domains.contract import Request; from domains.genomics import data\n"
         "from domains.contract import Facts; import json\n"

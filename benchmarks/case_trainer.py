@@ -56,7 +56,9 @@ def _written(path: Path, rows: list[dict[str, str]], parts: list[str]) -> Path:
 def exact_resume(bench: Bench) -> None:
     arguments = ("--target", "y", "--seed", "1")
     bench.see_code(bench.train(TABLE, bench.case / "train.csv", *arguments, run="whole", sets=LONG), 0, "whole run")
-    stopped = _stopped(bench, lambda: bench.train(TABLE, bench.case / "train.csv", *arguments, sets=LONG), signal.SIGTERM)
+    stopped = _stopped(
+        bench, lambda: bench.train(TABLE, bench.case / "train.csv", *arguments, sets=LONG), signal.SIGTERM
+    )
     bench.see_code(stopped, 75, "SIGTERM")
     killed = _stopped(bench, lambda: bench.zoo("resume", bench.work / "run"), signal.SIGKILL)
     bench.see(killed.code == -signal.SIGKILL, f"SIGKILL: {killed.code}")
@@ -99,7 +101,9 @@ def batch_sizes(bench: Bench) -> None:
             *("--set", f"train.eval_batch_size={rows}"),
         )
         found[rows] = {name: score["value"] for name, score in json.loads(ended.out)["scores"].items()}
-    far = max(abs(found[33][name] - found[rows][name]) / max(1, abs(found[33][name])) for rows in found for name in found[33])
+    far = max(
+        abs(found[33][name] - found[rows][name]) / max(1, abs(found[33][name])) for rows in found for name in found[33]
+    )
     bench.see(far < 1e-6, f"scores of batches of 1, 32 and 33 differ by {far:.1g} (rmse {found[33]['rmse']:.4g})")
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "zoo.cli")
     sets = ("train.steps=1", "train.epochs=null", "train.batch_size=16", "options.dropout=0", "train.precision=fp32")

@@ -48,7 +48,9 @@ def main() -> None:
     for case in cases:
         if case["id"].startswith(tuple(arguments.only)):
             seen, verdict = judged(arguments.folder / case["id"], case, arguments.keep)
-            print("| " + " | ".join(cell(text) for text in (case["id"], case["expect"], seen, verdict)) + " |", flush=True)
+            print(
+                "| " + " | ".join(cell(text) for text in (case["id"], case["expect"], seen, verdict)) + " |", flush=True
+            )
             verdicts.append(verdict)
     counts = {verdict: verdicts.count(verdict) for verdict in dict.fromkeys(verdicts)}
     print(f"\n{len(verdicts)} cases: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))

@@ -53,7 +53,9 @@ def refuse_change(before: Moment, after: Moment) -> None:
 
 
 def _files_below(folder: Path) -> list[Path]:
-    found = (path for path in folder.rglob("*") if not any(part.startswith(".") for part in path.parts[len(folder.parts) :]))
+    found = (
+        path for path in folder.rglob("*") if not any(part.startswith(".") for part in path.parts[len(folder.parts) :])
+    )
     return sorted(path for path in found if path.is_file())
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from domains.contract import BadRow, Request
 from domains.images.layout import SUFFIXES
 from domains.shared.frames import FrameReading, choose_column, read_frame
+from domains.shared.roles import unnamed_groups
 from domains.shared.targets import bad_targets, infer_task, target_values
 from trainers.errors import DataError
 
@@ -67,6 +68,7 @@ def table_rows(data: Any, request: Request) -> TableRows:
     values, task = None, request.facts.task if request.facts else "classification"
     if target is not None:
         values, task = _targets(reading, target, request, bad, notices)
+    notices += unnamed_groups(reading.frame, request, besides=(path_column, target))
     columns = {name: reading.frame[name] for name in _extra_columns(reading.frame, request, where)}
     ids = _ids(files, reading.frame, request, where)
     return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices)

@@ -49,11 +49,11 @@ def read_raw(data: Any, request: Request) -> Raw:
         return _from_sdf(Path(data), request)
     wanted = request.columns.get("smiles") or (request.facts.schema["smiles"] if request.facts else None)
     texts = _in_any_case([*([wanted] if wanted else []), *SMILES_NAMES])
-    reading = read_frame(data, text_columns=texts)
+    reading = read_frame(data, text_columns=texts, encoding=request.encoding)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     smiles = _smiles_column(reading.frame, wanted, request, where)
     if smiles not in texts:  # found by its content: read again byte for byte
-        reading = read_frame(data, text_columns=[*texts, smiles])
+        reading = read_frame(data, text_columns=[*texts, smiles], encoding=request.encoding)
     bad = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
     ids = id_column(reading.frame, request, smiles)
     # Each distinct text is parsed once: screens repeat molecules.

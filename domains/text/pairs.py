@@ -77,13 +77,15 @@ def read(data: Any, request: Request) -> Reading:
     if wants_answers:
         kept["answer"] = np.array(answers, dtype=object)
         kept[BYTES] = np.array([num_bytes(answer) for answer in answers], dtype=np.float64)
-    keep_split_columns(kept, reading.frame, request, where=where, target=None)
+    groups = keep_split_columns(kept, reading.frame, request, where=where, target=None)
     ids = [str(i) for i in range(len(prompts))] if columns.id is None else reading.frame[columns.id].astype(str)
     schema = {"shape": "pairs", "is_chat": columns.chat is not None, "columns": vars(columns)}
     table = FrameTable(pd.DataFrame(kept), np.array(ids, dtype=object), BYTES if wants_answers else None, schema)
     target = columns.chat or columns.answer
     task = request.facts.task if request.facts else "generation"
-    return Reading(table, task, target if wants_answers else None, tuple(bad), (*reading.notices, _told(columns)))
+    return Reading(
+        table, task, target if wants_answers else None, tuple(bad), (*reading.notices, _told(columns), *groups)
+    )
 
 
 def num_bytes(answer: str) -> int:

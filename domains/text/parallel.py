@@ -42,11 +42,11 @@ def read(data: Any, request: Request) -> Reading:
     columns: dict[str, Any] = {"source": _texts(frame[source])}
     if target is not None:
         columns["target"] = _texts(frame[target])
-    keep_split_columns(columns, frame, request, where=where, target=target)
+    groups = keep_split_columns(columns, frame, request, where=where, target=target)
     ids, name = _ids(frame, request, (source, target), where)
     context = {"shape": "parallel", "source": source, "target": target, "id_column": name}
     table = FrameTable(pd.DataFrame(columns), ids, None if target is None else "target", context)
-    notices = reading.notices
+    notices = (*reading.notices, *groups)
     if request.facts is None:
         notices = (*notices, f"source texts are read from {source!r}, target texts from {target!r}")
     return Reading(table, "seq2seq", target, _bad(reading, columns, source, target), notices)

@@ -85,7 +85,7 @@ def read_table(data: Any, request: Request) -> Reading:
         else [_listed(cell, i, f"column {target!r}", bad) for i, cell in enumerate(frame[target])]
     )
     columns: dict[str, Any] = {"words": as_objects(words)}
-    keep_split_columns(columns, frame, request, where=where, target=target)
+    notices += keep_split_columns(columns, frame, request, where=where, target=target)
     said = "the column 'split' says which row goes where"
     id_column = request.id_column or ("id" if "id" in frame.columns and frame["id"].is_unique else None)
     context = {"words": words_name, "tags": target or "", "id_column": id_column, "parts": said}

@@ -43,7 +43,10 @@ def test_a_run_whose_answers_are_files_asks_for_a_folder_before_it_computes(tmp_
 
     monkeypatch.setattr("zoo.finished.load", lambda *_, **__: Finished())
     (tmp_path / "plan.json").write_text("{}")
-    for out in ((), ("--out", str(tmp_path / "answers.csv"))):  # and a folder that cannot be written to is refused as early
+    for out in (
+        (),
+        ("--out", str(tmp_path / "answers.csv")),
+    ):  # and a folder that cannot be written to is refused as early
         with pytest.raises(SystemExit) as stopped:
             main(["predict", "run", "rows.csv", *out])
         assert stopped.value.code == 2
