@@ -1,4 +1,7 @@
-"""Files that lie or attack; see benchmarks/cases.py. Archives are refused altogether, which is safer than a careful unpacker."""
+"""Files that lie or attack; see benchmarks/cases.py.
+
+Archives are refused altogether, which is safer than a careful unpacker.
+"""
 
 import shutil
 
@@ -31,7 +34,7 @@ def archives(bench: Bench) -> None:
 
 def bombs(bench: Bench) -> None:
     ended = bench.train("images/cnn-finetune", bench.case / "images", "--epochs", "1")
-    _refused(bench, ended, ["bomb.png", "20000"], "images", MOST_BYTES)
+    _refused(bench, ended, ["bomb.png", "400000000"], "images", MOST_BYTES)
     ended = bench.train("medical/nnunet", bench.case / "nifti")
     _refused(bench, ended, ["c00.nii.gz", "32767"], "nifti", MOST_BYTES)
     _finished_run(bench)
@@ -50,7 +53,7 @@ def _refused(bench: Bench, ended: Ended, names: list[str], what: str, most: int)
 
 def _finished_run(bench: Bench) -> None:
     data = bench.work / "line.csv"
-    data.write_text("x,y\n" + "".join(f"{i},{2 * i}\n" for i in range(40)))
+    data.write_text("x,y\n" + "".join(f"{i * i % 17},{i % 7}.5\n" for i in range(40)))
     bench.see_code(bench.train("tabular/xgboost", data, "--target", "y"), 0, "train")
 
 
@@ -61,22 +64,21 @@ def paths(bench: Bench) -> None:
     bench.see_named(ended, ["/etc/hostname", "../../secret.png", "http://127.0.0.1"], absent=["im00.png"])
     copy = shutil.copytree(bench.case.parents[1] / "images/03-hidden-junk/train", bench.work / "pictures")
     bench.see_code(bench.train("images/cnn-finetune", copy, "--epochs", "1"), 0, "train on another case")
-    before = {path for path in bench.work.parents[1].rglob("*")}
+    before = set(bench.work.parents[1].rglob("*"))
     ended = bench.zoo("predict", bench.work / "run", bench.case / "names.csv", "--out", bench.work / "preds")
-    new = {path for path in bench.work.parents[1].rglob("*")} - before
+    new = set(bench.work.parents[1].rglob("*")) - before
     outside = [path.name for path in new if not path.is_relative_to(bench.work / "preds")]
     bench.see(ended.code in (0, 2), f"ids that are paths: exit {ended.code}")
     bench.see(not outside, f"written outside preds/: {len(outside)}")
 
 
 def tensor_headers(bench: Bench) -> None:
-    proteins = bench.case.parents[1] / "proteins/07-pooling-and-batch/train.csv"
+    pictures = bench.case.parents[1] / "images/03-hidden-junk/train"
     for name in ("huge_header", "overlap", "out_of_range"):
         file = bench.case / f"{name}.safetensors"
         ended = bench.zoo("predict", file, bench.case / "x.csv")
         _refused(bench, ended, [file.name], f"predict {name}", FEW_BYTES)
-        sets = (f"options.weights={file}",)
-        ended = bench.train("proteins/esm2-finetune", proteins, "--target", "label", sets=sets)
+        ended = bench.train("images/cnn-finetune", pictures, sets=(f"options.weights={file}",))
         bench.see(ended.code == 2 and file.name in ended.err, f"{name} as weights: exit {ended.code}")
 
 

@@ -160,6 +160,7 @@ class Metric:
     stats(truth, predictions) -> (rows, k) floats; metrics that share the function share its work.
     value(stats) -> the score, NaN where it is undefined.
     num_scored(stats) -> of how many rows the value is made, where some may be undefined; None: of all.
+    why_undefined(stats) -> what is missing where the value is NaN, in words; "" where nothing in particular.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Metric:
     stats: Callable[[np.ndarray, Predictions], np.ndarray]
     value: Callable[[np.ndarray], float]
     num_scored: Callable[[np.ndarray], int] | None = None
+    why_undefined: Callable[[np.ndarray], str] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from domains.shared.paths import is_hidden
 from trainers.errors import DataError
 
 PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
@@ -68,7 +69,7 @@ def _file(path: Path, target: str | None) -> Sniffed:
 
 
 def _folder(path: Path) -> Sniffed:
-    files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+    files = [file for file in path.rglob("*") if file.is_file() and not is_hidden(file.relative_to(path))]
     if (path / "dataset.json").exists() or any(file.name.endswith((".nii", ".nii.gz")) for file in files):
         is_mask = ("labels", "mask")
         images = [file for file in files if not file.parent.name.startswith(is_mask)]

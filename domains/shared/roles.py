@@ -69,6 +69,15 @@ def keep_split_columns(
     return unnamed_groups(frame, request, besides=(target,))
 
 
+def id_texts(request: Request, names: Sequence[str]) -> set[str]:
+    """Columns to be read letter for letter because they name the rows: "1e5" and "1.10" are no numbers there.
+
+    names: usual names of ids; the one that the user named comes to them, what has another role does not.
+    """
+    usual = {case for name in names for case in (name, name.capitalize(), name.upper())} | {request.id_column or ""}
+    return usual - {request.target, request.group, request.order, "", *(request.target or "").split(",")}
+
+
 def unnamed_groups(frame: pd.DataFrame, request: Request, *, besides: Sequence[str | None] = ()) -> list[str]:
     """What to say of columns that look as if they named patients, speakers or the like while no --group was named.
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from domains.contract import Request
 from domains.shared.frames import FrameReading, choose_column, read_frame
+from domains.shared.roles import id_texts
 from trainers.errors import DataError
 
 USUAL_NAMES = ("text", "sentence", "content", "document", "body", "review", "message", "abstract")
@@ -46,10 +47,11 @@ def read_raw(data: Any, request: Request) -> Raw:
     taken = {request.target, request.group, request.order, request.id_column}
     wanted = request.columns.get("text") or (request.facts.schema["text"] if request.facts else None)
     kept = {wanted} if wanted else set(USUAL_NAMES)
-    reading = read_frame(data, text_columns=sorted(kept - taken), encoding=request.encoding)
+    ids = id_texts(request, ID_NAMES)
+    reading = read_frame(data, text_columns=sorted((kept - taken) | ids), encoding=request.encoding)
     text, notices = _text_column(reading.frame, wanted, request, where)
     if kept & set(reading.frame.columns) - taken != {text}:
-        reading = read_frame(data, text_columns=[text], encoding=request.encoding)
+        reading = read_frame(data, text_columns=[text, *ids], encoding=request.encoding)
     return Raw(reading, text, _id_column(reading.frame, request, text, where), notices)
 
 

@@ -114,3 +114,13 @@ def test_metrics_that_share_their_stats_share_the_work_and_undefined_rows_are_co
     assert (found["mean"]["num_scored"], found["mean"]["num_undefined"]) == (2, 1)
     assert found["twice"]["value"] == pytest.approx(1.2)
     assert "num_scored" not in found["twice"]
+
+
+def test_an_undefined_score_says_what_is_missing():
+    rows = np.array(["b"] * 4, object)
+    answers = Predictions.of_labels(np.tile([0.25, 0.75], (4, 1)), ("a", "b"))
+    found = scores(classification_metrics(("a", "b")), rows, answers, np.arange(4))
+    assert found["auc"]["value"] is None
+    assert found["auc"]["reason"] == "undefined on these 4 rows: only one class, 'b'"
+    numbers = scores(regression_metrics(), np.full(4, 2.5), Predictions.of_numbers(np.arange(4.0)), np.arange(4))
+    assert numbers["r2"]["reason"] == numbers["spearman"]["reason"] == "undefined on these 4 rows: all truths are 2.5"
