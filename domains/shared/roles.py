@@ -17,8 +17,10 @@ from trainers.errors import DataError
 
 PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 """Part of a split by the names it goes by."""
-_OWNERS = ("patient", "subject", "participant", "donor", "animal", "mouse", "person", "speaker", "author", "user")
-_OWNERS += ("customer", "client", "household", "session", "recording", "slide", "well")
+_OWNERS = (
+    *("patient", "subject", "participant", "donor", "animal", "mouse", "person", "speaker", "author", "user"),
+    *("customer", "client", "household", "session", "recording", "slide", "well"),
+)
 _LIKELY_GROUP = re.compile(rf"({'|'.join(_OWNERS)})s?([ _.-]*(id|ids|no|nr|num|number|code|key|name))?", re.IGNORECASE)
 _FEWEST_A_GROUP = 2.0
 IMBALANCED_SHARE = 0.8

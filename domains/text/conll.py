@@ -21,7 +21,7 @@ NAMES = {**PARTS, "testa": "valid", "testb": "test", "eval": "test"}
 """Part by the name of a file."""
 DOCUMENT = "-DOCSTART-"
 _HEAD_LINES, _MOST_COLUMNS = 200, 10
-_LONGEST_LINE = 1 << 20
+_LONGEST_LINE = 10_000
 """Characters: a packed file without a line end may be of any length."""
 
 

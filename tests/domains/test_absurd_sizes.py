@@ -41,7 +41,8 @@ def test_a_scan_whose_file_cannot_hold_its_voxels_is_named_with_what_it_declares
 
 def test_a_scan_of_zeros_that_packs_a_thousandfold_is_read(tmp_path):
     path = tmp_path / "zeros.nii.gz"
-    nib.save(nib.Nifti1Image(np.zeros((160, 160, 160), np.uint8), np.eye(4)), path)
+    nib.save(nib.Nifti1Image(np.zeros((160, 160, 160), np.uint8), np.eye(4)), tmp_path / "zeros.nii")
+    path.write_bytes(gzip.compress((tmp_path / "zeros.nii").read_bytes(), compresslevel=9))
     assert path.stat().st_size * 500 < 160**3
     assert read_image([path]).array.shape == (1, 160, 160, 160)
 
@@ -51,6 +52,8 @@ def test_a_slice_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
     found = pydicom.Dataset()
     found.file_meta = pydicom.dataset.FileMetaDataset()
     found.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    found.file_meta.MediaStorageSOPClassUID = found.SOPClassUID = pydicom.uid.CTImageStorage
+    found.file_meta.MediaStorageSOPInstanceUID = found.SOPInstanceUID = "1.2.4"
     found.SeriesInstanceUID, found.Rows, found.Columns = "1.2.3", 60_000, 60_000
     found.ImagePositionPatient, found.ImageOrientationPatient = [0, 0, 0], [1, 0, 0, 0, 1, 0]
     found.PixelSpacing, found.PixelData = [1, 1], b"\0\0"

@@ -51,7 +51,12 @@ def test_auc_with_ties_agrees_with_scikit_learn():
 def test_an_auc_with_one_class_is_null_with_a_reason_not_a_number():
     names, _, answers = random_labels(2, 12)
     found = scores(classification_metrics(names), np.array(["c0"] * 12, dtype=object), answers, np.arange(12))
-    assert found["auc"] == {"value": None, "low": None, "high": None, "reason": "undefined on these 12 rows"}
+    assert found["auc"] == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "reason": "undefined on these 12 rows: only one class, 'c0'",
+    }
 
 
 def test_a_class_the_model_does_not_know_counts_as_wrong():
