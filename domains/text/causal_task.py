@@ -23,8 +23,8 @@ from domains.text.causal_tokens import Scribe, Script, padded
 from trainers.contract import Batch, Predictions, Role, RoleKind
 from trainers.errors import DataError
 
-SCORES_AT_ONCE = 2**25
-"""Scores of tokens that are kept at once: 128 MiB in float32. Vocabularies of 260,000 make a MiB of every token."""
+SCORES_AT_ONCE = 2**24
+"""Scores of tokens that are kept at once: 64 MiB in float32. Vocabularies of 260,000 make a MiB of every token."""
 _LAYER = re.compile(r"\.(?:layers?|h|blocks?)\.(\d+)\.")
 
 

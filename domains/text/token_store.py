@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from domains.text.bpe import Tokenizer
 from trainers.contract import JSON
 
 TOKENS, STARTS, MARKER = "tokens.bin", "starts.bin", "store.json"
@@ -32,11 +31,28 @@ class TokenStore:
         return int(self.starts[number]), int(stop)
 
 
+class Words(Protocol):
+    """A tokenizer.   size: of the vocabulary.   bos: the token in front of a document.   line: that of a line end."""
+
+    size: int
+    bos: int
+    line: int
+
+    def encode(self, text: str) -> np.ndarray:
+        """(tokens,) int64, none of them special."""
+
+    def decode(self, numbers: Sequence[int] | np.ndarray) -> str:
+        """The text of these tokens."""
+
+    def as_json(self) -> JSON:
+        """What identifies it."""
+
+
 Refusal = Callable[[str], str | None]
 """Why a document is left out, or None."""
 
 
-def opened(folder: Path, rows: Any, tokenizer: Tokenizer, refusal: Refusal | None, rule: str) -> TokenStore:
+def opened(folder: Path, rows: Any, tokenizer: Words, refusal: Refusal | None, rule: str) -> TokenStore:
     """The tokens of `rows`, from `folder` if they were written there whole by the same rule, else written now.
 
     A killed writer leaves no marker, so what it wrote is written again.
@@ -56,13 +72,13 @@ def opened(folder: Path, rows: Any, tokenizer: Tokenizer, refusal: Refusal | Non
     return TokenStore(tokens, starts, facts["left_out"])
 
 
-def fingerprint(rows: Any, tokenizer: Tokenizer, rule: str) -> str:
+def fingerprint(rows: Any, tokenizer: Words, rule: str) -> str:
     """What decides the tokens: the shards, the tokenizer, and what is left out."""
     text = json.dumps([rows.fingerprint(), tokenizer.as_json(), rule], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _write(folder: Path, rows: Any, tokenizer: Tokenizer, refusal: Refusal | None) -> JSON:
+def _write(folder: Path, rows: Any, tokenizer: Words, refusal: Refusal | None) -> JSON:
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
     num_tokens, left_out, is_refused = 0, dict[str, int](), False
     with (folder / TOKENS).open("wb") as tokens, (folder / STARTS).open("wb") as starts:

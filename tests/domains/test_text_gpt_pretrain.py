@@ -16,8 +16,9 @@ from torch.nn import functional
 from domains.contract import Facts, Request
 from domains.text import corpus, dedupe, gpt, gpt_folder, gpt_pretrain, packing
 from domains.text.bpe import BOS, Tokenizer, blocks
+from domains.text.corpus_task import CorpusTask
 from domains.text.generation import continued, drawn
-from domains.text.gpt_pretrain import CorpusTask, Options
+from domains.text.gpt_pretrain import Options, OwnSpeaker
 from domains.text.scale import num_parameters, size_of
 from domains.text.token_store import MARKER, opened
 from trainers.contract import Machine
@@ -59,7 +60,7 @@ def task_of(tokenizer, packs, **options):
     with torch.no_grad():  # a fresh model answers the same to everything
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    return CorpusTask(model.eval(), tokenizer, options, packs=packs, seed=0)
+    return CorpusTask(OwnSpeaker(model.eval(), tokenizer.bos, options), tokenizer, options, packs=packs, seed=0)
 
 
 def test_any_text_comes_back_from_its_tokens(tokenizer):
