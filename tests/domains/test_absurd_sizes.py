@@ -1,6 +1,7 @@
 """Files that declare or unpack to more than fits: refused by what they say, before the memory is taken."""
 
 import gzip
+import json
 import struct
 import tracemalloc
 
@@ -11,6 +12,7 @@ import pytest
 from domains.medical import dicom
 from domains.medical.volumes import VolumeError, read_image
 from domains.shared import frames
+from domains.shared.weights import read_tensors
 from domains.sniff import sniff
 from domains.text import conll
 from trainers.errors import DataError
@@ -89,3 +91,26 @@ def test_fasta_and_sentences_are_counted_as_they_pass(tmp_path):
     assert sniff(tmp_path / "s.fasta").num_rows == 2
     assert sniff(tmp_path / "s.fasta").type == "proteins"
     assert sniff(tmp_path / "s.conll").num_rows == 2
+
+
+def lying(kind):
+    """Bytes of a safetensors file whose header promises what the file does not hold."""
+    where = {"overlap": [[0, 16], [8, 24]], "outside": [[0, 16], [16, 1 << 40]], "reversed": [[0, 16], [32, 16]]}
+    if kind == "huge header":
+        return struct.pack("<Q", 1 << 62) + b"{}"
+    entries = {
+        name: {"dtype": "F32", "shape": [4], "data_offsets": at} for name, at in zip("ab", where[kind], strict=True)
+    }
+    header = json.dumps(entries).encode()
+    return struct.pack("<Q", len(header)) + header + b"\0" * 32
+
+
+@pytest.mark.parametrize("kind", ["huge header", "overlap", "outside", "reversed"])
+def test_a_safetensors_file_that_lies_is_named_and_takes_no_memory(kind, tmp_path):
+    path = tmp_path / "lie.safetensors"
+    path.write_bytes(lying(kind))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"lie\.safetensors: not a readable safetensors file"):
+        read_tensors(path)
+    assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    tracemalloc.stop()
