@@ -70,13 +70,18 @@ class BadRow:
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read: every row of the file in order, also the bad ones (`bad` names them), and what to tell the user."""
+    """What was read: every row of the file in order, also the bad ones (`bad` names them), and what to tell the user.
+
+    files: what was read beside the data itself because rows name it (the pictures of a table); a run that continues needs
+    them unchanged.
+    """
 
     table: Table
     task: str
     target: str | None
     bad: tuple[BadRow, ...] = ()
     notices: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,7 @@ class Metric:
     stats(truth, predictions) -> (rows, k) floats; metrics that share the function share its work.
     value(stats) -> the score, NaN where it is undefined.
     num_scored(stats) -> of how many rows the value is made, where some may be undefined; None: of all.
+    why_undefined(stats) -> what is missing where the value is NaN, in words; "" where nothing in particular.
     """
 
     name: str
@@ -163,6 +169,7 @@ class Metric:
     stats: Callable[[np.ndarray, Predictions], np.ndarray]
     value: Callable[[np.ndarray], float]
     num_scored: Callable[[np.ndarray], int] | None = None
+    why_undefined: Callable[[np.ndarray], str] | None = None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,9 @@ def classification_metrics(classes: Sequence[str], *, imbalanced: bool = False) 
     """
     names = tuple(classes)
     decisions, probabilities = partial(_decisions, names), partial(_probabilities, names)
-    auc = Metric("auc", "", True, probabilities, _binary_auc if len(names) == 2 else _mean_auc)
+    auc = Metric(
+        "auc", "", True, probabilities, _binary_auc if len(names) == 2 else _mean_auc, None, partial(_one_class, names)
+    )
     accuracy = Metric("accuracy", "", True, decisions, _accuracy)
     macro_f1 = Metric("macro_f1", "", True, decisions, _macro_f1)
     log_loss = Metric("log_loss", "nats", False, probabilities, _log_loss)
@@ -78,8 +80,8 @@ def regression_metrics(first: str = "rmse", unit: str = "") -> tuple[Metric, ...
     found = {
         "rmse": Metric("rmse", unit, False, _numbers, _rmse),
         "mae": Metric("mae", unit, False, _numbers, _mae),
-        "r2": Metric("r2", "", True, _numbers, _r2),
-        "spearman": Metric("spearman", "", True, _numbers, _spearman),
+        "r2": Metric("r2", "", True, _numbers, _r2, None, _one_number),
+        "spearman": Metric("spearman", "", True, _numbers, _spearman, None, _one_number),
     }
     return (found.pop(first), *found.values())
 
@@ -162,7 +164,9 @@ def _score(metric: Metric, stats: np.ndarray, groups: np.ndarray) -> JSON:
         counts["num_undefined"] = len(stats) - counts["num_scored"]
     value = metric.value(stats) if len(stats) else float("nan")
     if not np.isfinite(value):
-        return {"value": None, "low": None, "high": None, "reason": f"undefined on these {len(stats)} rows", **counts}
+        why = metric.why_undefined(stats) if metric.why_undefined is not None and len(stats) else ""
+        reason = f"undefined on these {len(stats)} rows{': ' if why else ''}{why}"
+        return {"value": None, "low": None, "high": None, "reason": reason, **counts}
     bounds = interval(metric, stats, groups)
     if bounds is None:
         few = f"too few groups for an interval: {len(np.unique(groups))}"
@@ -219,6 +223,11 @@ def _auc(positive: np.ndarray, score: np.ndarray) -> float:
 
 def _binary_auc(stats: np.ndarray) -> float:
     return _auc(stats[:, 0] == 1, stats[:, 2])
+
+
+def _one_class(names: tuple[str, ...], stats: np.ndarray) -> str:
+    found = sorted({names[int(code)] for code in stats[:, 0] if code >= 0})
+    return f"only one class, {found[0]!r}" if len(found) == 1 else ""
 
 
 def _mean_auc(stats: np.ndarray) -> float:
@@ -318,6 +327,13 @@ def _mean_over_targets(score: Callable[[np.ndarray], float], stats: np.ndarray) 
             found.append(score(np.column_stack([truth[known, at], answers[known, at]])))
     finite = [value for value in found if np.isfinite(value)]
     return float(np.mean(finite)) if finite else float("nan")
+
+
+def _one_number(stats: np.ndarray) -> str:
+    for place, whose in enumerate(("truths", "answers")):
+        if len(np.unique(stats[:, place])) == 1:
+            return f"all {whose} are {stats[0, place]:g}"
+    return ""
 
 
 def _rmse(stats: np.ndarray) -> float:

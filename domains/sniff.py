@@ -12,11 +12,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from domains.shared.paths import is_hidden
 from trainers.errors import DataError
 
 PICTURES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"}
 TAGGED = {".conll", ".conll2003", ".iob", ".iob2", ".bio", ".bioes"}
 _HEAD_ROWS = 200
+_LONGEST_CELL = 10_000
+_LONGEST_LINE = 1 << 26
+"""Characters that are read at once: a packed file without a line end may be of any length."""
 _RESIDUES = re.compile(r"[ACDEFGHIKLMNPQRSTVWYXBZUOJ*]{10,}", re.IGNORECASE)
 _BASES = re.compile(r"[ACGTUN]{10,}", re.IGNORECASE)
 _SMILES = re.compile(r"(?=.*[BCNOPSFIbcnops])[A-Za-z0-9@+\-\[\]()=#$/\\.%:*]+")
@@ -65,7 +69,7 @@ def _file(path: Path, target: str | None) -> Sniffed:
 
 
 def _folder(path: Path) -> Sniffed:
-    files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+    files = [file for file in path.rglob("*") if file.is_file() and not is_hidden(file.relative_to(path))]
     if (path / "dataset.json").exists() or any(file.name.endswith((".nii", ".nii.gz")) for file in files):
         is_mask = ("labels", "mask")
         images = [file for file in files if not file.parent.name.startswith(is_mask)]
@@ -86,14 +90,20 @@ def _folder(path: Path) -> Sniffed:
 
 def _num_sentences(path: Path) -> int:
     """Stretches of lines between blank ones."""
-    filled = [bool(line.strip()) for line in _lines(path)]
-    return sum(now and not before for before, now in zip([False, *filled], filled, strict=False))
+    num, before = 0, False
+    for line in _lines(path):
+        num, before = num + (bool(line.strip()) and not before), bool(line.strip())
+    return num
 
 
 def _fasta(path: Path) -> Sniffed:
-    lines = [line.strip() for line in _lines(path)]
-    letters = "".join(line for line in lines[:400] if not line.startswith(">"))
-    num_rows = sum(line.startswith(">") for line in lines)
+    num_rows, head = 0, []
+    for at, line in enumerate(_lines(path)):
+        is_header = line.startswith(">")
+        num_rows += is_header
+        if at < 2 * _HEAD_ROWS and not is_header:
+            head.append(line.strip()[:_LONGEST_CELL])
+    letters = "".join(head)
     kind = "genomics" if letters and _BASES.fullmatch(letters) else "proteins"
     return Sniffed(kind, num_rows, None, f"FASTA file of {'nucleotides' if kind == 'genomics' else 'residues'}")
 
@@ -191,4 +201,5 @@ def _chained(first: str, rest: Iterable[str]) -> Iterator[str]:
 def _lines(path: Path) -> Iterator[str]:
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     with suppress(UnicodeDecodeError), opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
-        yield from file
+        while line := file.readline(_LONGEST_LINE):
+            yield line

@@ -202,8 +202,8 @@ def _as_given(keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray
     for code, name in enumerate(_PARTS):
         part[given == name] = code
     for code in (2, 1):
-        if not (part == code).any():
-            train = np.flatnonzero(part == 0)
+        train = np.flatnonzero(part == 0)
+        if len(train) and not (part == code).any():
             shares = np.zeros(3)
             shares[code] = SHARES[code] / (SHARES[0] + SHARES[code])
             shares[0] = 1 - shares[code]

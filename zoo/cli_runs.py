@@ -66,7 +66,7 @@ Watts = Annotated[float | None, typer.Option("--watts", help="of a size question
 Unique = Annotated[str | None, typer.Option("--unique", help="of a size question: tokens there are without repeats")]
 Context = Annotated[int | None, typer.Option("--context", help="of a size question: positions; counts attention too")]
 
-PURPOSES = ("text", "sequence", "path")
+PURPOSES = ("text", "words", "prompt", "answer", "chat", "source", "sequence", "smiles", "path")
 """What a reader may need a column for."""
 
 
@@ -249,16 +249,16 @@ def predict(
     from zoo.plan import parse_sets
 
     loaded = load(run_folder, device=device, sets=parse_sets(sets or []))
-    ids, predictions = loaded.answers(data, encoding=encoding, say=_say)
-    if out is None and predictions.kind == "file":
+    if out is None and loaded.answers_with_files:
         raise UsageError("The answers of this run are files. Name a folder for them: --out FOLDER")
-    if out is None and as_json:
+    path = None if out is None else _predictions_path(out, data)  # what is wrong with it shows before the work
+    ids, predictions = loaded.answers(data, encoding=encoding, say=_say)
+    if path is None and as_json:
         _print_json({"schema_version": 1, "run": str(run_folder), **report.prediction_columns(ids, predictions)})
         return
-    if out is None:
+    if path is None:
         report.write_rows(sys.stdout, report.prediction_columns(ids, predictions))
         return
-    path = _predictions_path(out, data)
     report.write_predictions(path, ids, predictions)
     if as_json:
         _print_json(

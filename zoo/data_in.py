@@ -1,6 +1,5 @@
-"""From what was read to rows that can be used: bad rows refused or dropped out loud, demos, fingerprints."""
+"""From what was read to rows that can be used: bad rows refused or dropped out loud, demos."""
 
-import hashlib
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,27 +82,6 @@ def accepted(data: Any) -> Any:
         if cells.dtype == object and any(isinstance(cell, list | dict | set | tuple | np.ndarray) for cell in cells):
             raise DataError(f"DataFrame: column {name!r} holds lists or other containers. Give one value a cell.")
     return data.rename(columns=str)
-
-
-def fingerprint(data: Any, request: Request) -> JSON:
-    """What identifies the data: a hash of the contents of files and frames, of names and sizes of a folder's files."""
-    found = {"data": _digest(data)}
-    if request.labels is not None:
-        found["labels"] = _digest(request.labels)
-    return found
-
-
-def _digest(data: Any) -> str:
-    if isinstance(data, str | Path):
-        path = Path(data)
-        if path.is_dir():
-            lines = (f"{p.relative_to(path)}\0{p.stat().st_size}" for p in sorted(path.rglob("*")) if p.is_file())
-            return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    from pandas.util import hash_pandas_object
-
-    return hashlib.sha256(hash_pandas_object(data, index=False).to_numpy().tobytes()).hexdigest()
 
 
 def _list_of(reading: Reading) -> str:

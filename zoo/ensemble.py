@@ -30,6 +30,11 @@ class Ensemble:
     device: str = "auto"
     sets: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def answers_with_files(self) -> bool:
+        """Never: files have no mean."""
+        return False
+
     def predict(self, data: Any, *, encoding: str | None = None) -> Any:
         """As `Run.predict`: mean probabilities and the class that they name, or mean numbers.
 

@@ -28,6 +28,11 @@ class Run:
     metrics: JSON
     _learner: Learner
 
+    @property
+    def answers_with_files(self) -> bool:
+        """Whether an answer is a file (a mask), as those on the test rows were."""
+        return (self.folder / report.FILES).is_dir()
+
     def predict(self, data: Any, *, encoding: str | None = None) -> Any:
         """Answers for every row of a file, folder or DataFrame, in order, as a DataFrame with the columns of
         predictions.csv (and the index of a DataFrame that was given). Rows that cannot be used say why in `problem`."""

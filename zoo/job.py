@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from domains.contract import Facts, Keys, Request, Split
+from domains.contract import Facts, Keys, Reading, Request, Split
 from domains.folds import divide
 from trainers.contract import JSON, Machine, Plan
 from trainers.errors import DataError, UsageError, did_you_mean
 from zoo import hardware, report, saved
-from zoo.data_in import Usable, accepted, demo_of, fingerprint, named, usable_rows
+from zoo.data_in import Usable, accepted, demo_of, named, usable_rows
+from zoo.data_print import fingerprint, moment, refuse_change, with_named_files
 from zoo.plan import Wishes, chosen, parts_of, plan_run
 from zoo.registry import Recipe, load_registry
 
@@ -26,7 +27,8 @@ Say = Callable[[str], None] | None
 class Material:
     """What was read for a recipe, before it is split: usable rows, and what a split of them must respect.
 
-    keys: None where the recipe takes the split of another run.   demo: the overrides of the recipe's demo.
+    keys: None where the recipe takes the split of another run.   fingerprint: of the data as it was read.
+    demo: the overrides of the recipe's demo.
     """
 
     recipe: Recipe
@@ -36,6 +38,7 @@ class Material:
     keys: Keys | None
     machine: Machine
     data: Any
+    fingerprint: JSON
     demo: JSON
     skip_bad: bool
     fast: bool
@@ -55,6 +58,7 @@ class Job:
     plan: Plan
     data: Any
     config: JSON = field(default_factory=dict)
+    fingerprint: JSON = field(default_factory=dict)
     pooled: Facts | None = None
 
     def part(self, name: str) -> Any:
@@ -107,13 +111,13 @@ def gather(
         raise UsageError(f"--task {request.task}: {recipe} does {', '.join(entry.tasks)}.{near}")
     if request.task is None and len(entry.tasks) == 1:
         request = replace(request, task=entry.tasks[0])  # a reader need not guess what can only be one thing
-    reading = domain.read(data, request)
+    reading, print_of_data = _read(domain, data, request)
     _check_task(entry, reading.task)
     usable = usable_rows(reading, data, skip_bad=skip_bad)
     tell(usable.notices, say)
     follows = hasattr(family, "follows")
     keys = None if follows else domain.keys(usable.table, reading.task, request, fast=fast)
-    return Material(entry, request, reading.task, usable, keys, machine, data, demo, skip_bad, fast)
+    return Material(entry, request, reading.task, usable, keys, machine, data, print_of_data, demo, skip_bad, fast)
 
 
 def planned(material: Material, wishes: Wishes, *, split: str | None = None, say: Say = None) -> Job:
@@ -122,7 +126,7 @@ def planned(material: Material, wishes: Wishes, *, split: str | None = None, say
     domain, family = parts_of(entry)
     if material.keys is None:
         run = Path(family.follows(chosen(entry, wishes, material.demo)[0]))
-        parts = split_of(run, usable, data=material.data, request=request, rule=split)
+        parts = split_of(run, usable, data=material.data, fingerprint=material.fingerprint, rule=split)
     else:
         is_named = request.group is not None
         parts = divide(material.keys, len(usable.table), seed=wishes.seed, rule=split, named=is_named)
@@ -145,7 +149,7 @@ def planned(material: Material, wishes: Wishes, *, split: str | None = None, say
         "origins": dict(plan.origins),
         "seed": plan.seed,
     }
-    return Job(entry, request, usable, parts, plan, material.data, config)
+    return Job(entry, request, usable, parts, plan, material.data, config, material.fingerprint)
 
 
 def write_down(folder: Path, job: Job) -> None:
@@ -155,7 +159,7 @@ def write_down(folder: Path, job: Job) -> None:
     groups = job.split.group.tolist() if len(np.unique(job.split.group)) < len(ids) else None
     data = {
         "schema_version": saved.SCHEMA_VERSION,
-        "fingerprint": fingerprint(job.data, job.request),
+        "fingerprint": job.fingerprint,
         "num_rows_read": job.usable.num_read,
         "num_rows_used": len(ids),
         "bad_rows": job.usable.dropped,
@@ -194,14 +198,35 @@ def read_again(folder: Path, data: Any, like: Job | None = None) -> Job:
         raise UsageError(
             f"{folder}: this run was trained on a DataFrame; give it again: zoo.resume('{folder}', data=frame)."
         )
-    if fingerprint(data, request) != saved.read_json(folder / "data.json")["fingerprint"]:
-        raise DataError(f"{named(data)}: changed since the run began, so it cannot continue exactly. Train again.")
     domain, _ = parts_of(entry)
-    usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=config["skip_bad"])
-    return Job(entry, request, usable, _split_again(folder, usable), plan, data, config)
+    reading, print_of_data = _read(domain, accepted(data), request, stored=saved.read_json(folder / "data.json"))
+    usable = usable_rows(reading, data, skip_bad=config["skip_bad"])
+    return Job(entry, request, usable, _split_again(folder, usable), plan, data, config, print_of_data)
 
 
-def split_of(run: Path, usable: Usable, *, data: Any, request: Request, rule: str | None) -> Split:
+def _read(domain: Any, data: Any, request: Request, *, stored: JSON | None = None) -> tuple[Reading, JSON]:
+    """What `domain` reads, and the fingerprint of just that.
+
+    stored: data.json of a run that these must be the data of. Raises DataError where they are not, or change meanwhile.
+    """
+    before = moment(data, request)
+    found = fingerprint(data, request)
+    known = found if stored is None else stored["fingerprint"]
+    _refuse_other(found, {name: known.get(name) for name in found}, data)
+    reading = domain.read(data, request)
+    refuse_change(before, moment(data, request))
+    found = with_named_files(found, reading.files)
+    if stored is not None:
+        _refuse_other(found, known, data)
+    return reading, found
+
+
+def _refuse_other(found: JSON, known: JSON, data: Any) -> None:
+    if found != known:
+        raise DataError(f"{named(data)}: changed since the run began, so it cannot continue exactly. Train again.")
+
+
+def split_of(run: Path, usable: Usable, *, data: Any, fingerprint: JSON, rule: str | None) -> Split:
     """The split of a finished run on the same data: what was held out there stays held out.
 
     Raises UsageError where `run` is no finished run or `rule` asks for another split, DataError for other data.
@@ -213,7 +238,7 @@ def split_of(run: Path, usable: Usable, *, data: Any, request: Request, rule: st
         raise UsageError(
             f"--split {rule}: this recipe learns from {run} and takes its split. Leave --split and --folds out."
         )
-    if fingerprint(data, request) != saved.read_json(run / "data.json")["fingerprint"]:
+    if fingerprint != saved.read_json(run / "data.json")["fingerprint"]:
         raise DataError(
             f"{named(data)}: not the data that {run} was trained on, so nobody knows which rows it was judged on. Give "
             "the same file or frame."

@@ -143,11 +143,13 @@ def discard(folder: Path) -> None:
 
 
 def append_experiment(folder: Path, row: JSON) -> None:
-    """One line for this run in experiments.tsv beside it; a header first where the file is new."""
-    path = folder.parent / "experiments.tsv"
-    header = "" if path.exists() else "\t".join(row) + "\n"
+    """One line for this run in experiments.tsv beside it; a header first where the file is new. Runs that end at once
+    wait for one another."""
     values = [re.sub(r"\s+", " ", "" if value is None else str(value)) for value in row.values()]
-    with path.open("a", encoding="utf-8") as file:
+    with (folder.parent / "experiments.tsv").open("a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0, os.SEEK_END)
+        header = "" if file.tell() else "\t".join(row) + "\n"
         file.write(header + "\t".join(values) + "\n")
 
 

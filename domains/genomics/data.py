@@ -73,7 +73,7 @@ def read(data: Any, request: Request) -> Reading:
         bad += repeated_ids(raw)
         strands = [one_strand(sequence) for sequence in clean.sequences]
         notices += [*_copies_notice(clean.sequences, strands), *settle_repeats(columns, target, task, strands)]
-    keep_split_columns(columns, raw.frame, request, where=where, target=target)
+    notices += keep_split_columns(columns, raw.frame, request, where=where, target=target)
     context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
     table = FrameTable(pd.DataFrame(columns), row_ids(raw), target, context)
     return Reading(table, task, target, tuple(one_a_row(bad)), tuple(notices))

@@ -250,7 +250,8 @@ def _reading(
     frame = pd.DataFrame({name: pd.Series(column, dtype=_dtype(column)) for name, column in columns.items()})
     table = FrameTable(frame, ids, target, context)
     told = [*notices, *_copy_notices(table, [i for i in range(len(table)) if i not in reasons])]
-    return Reading(table, task, target, tuple(reasons[i] for i in sorted(reasons)), tuple(told))
+    named = () if rows is None else tuple(root / file for file in prints)
+    return Reading(table, task, target, tuple(reasons[i] for i in sorted(reasons)), tuple(told), named)
 
 
 def _dtype(column: Any) -> Any:

@@ -12,6 +12,8 @@ import pandas as pd
 from domains.contract import BadRow, Request
 from domains.images.layout import SUFFIXES
 from domains.shared.frames import FrameReading, choose_column, read_frame
+from domains.shared.paths import path_problem
+from domains.shared.roles import unnamed_groups
 from domains.shared.targets import bad_targets, infer_task, target_values
 from trainers.errors import DataError
 
@@ -67,6 +69,7 @@ def table_rows(data: Any, request: Request) -> TableRows:
     values, task = None, request.facts.task if request.facts else "classification"
     if target is not None:
         values, task = _targets(reading, target, request, bad, notices)
+    notices += unnamed_groups(reading.frame, request, besides=(path_column, target))
     columns = {name: reading.frame[name] for name in _extra_columns(reading.frame, request, where)}
     ids = _ids(files, reading.frame, request, where)
     return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices)
@@ -133,25 +136,9 @@ def _targets(
 def _bad_paths(
     files: list[str | None], reading: FrameReading, root: Path, column: str, *, anywhere: bool
 ) -> list[BadRow]:
-    inside = None if anywhere else root.resolve()
-    reasons = ((i, _path_problem(file, root, inside, column)) for i, file in enumerate(files))
+    reasons = ((i, path_problem(file, root, column, anywhere=anywhere)) for i, file in enumerate(files))
     ragged = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
     return ragged + [BadRow(i, reading.places[i], reason) for i, reason in reasons if reason]
-
-
-def _path_problem(file: str | None, root: Path, inside: Path | None, column: str) -> str:
-    """Why a path of the table cannot be used, or ''."""
-    if file is None:
-        return f"no path in column {column!r}"
-    if "://" in file or "\0" in file:
-        return f"{file!r} is no path of a file. Download the picture and write its path."
-    try:
-        target = (root / file).resolve()
-    except (OSError, RuntimeError) as error:  # a circle of links
-        return f"{file!r} cannot be followed: {error}"
-    if inside is not None and not target.is_relative_to(inside):
-        return f"{file!r} leads outside the folder of the table. Put the picture beside or below the table."
-    return ""
 
 
 def _ids(files: list[str | None], frame: pd.DataFrame, request: Request, where: str) -> list[str]:

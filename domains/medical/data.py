@@ -21,6 +21,8 @@ from domains.medical.layout import Case, Description
 from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, read_frame
+from domains.shared.paths import path_problem
+from domains.shared.roles import id_texts
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError, did_you_mean
 
@@ -31,6 +33,7 @@ _IMAGE_NAMES, _MASK_NAMES = (
     ("mask", "label", "segmentation", "seg"),
 )
 _PATIENT_NAMES = ("patient", "patient_id", "subject", "subject_id")
+_TEXT_NAMES = ("id", *_IMAGE_NAMES, *_MASK_NAMES, *_PATIENT_NAMES)
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -150,23 +153,44 @@ def _patients(cases: Sequence[Case], request: Request, path: Path) -> list[str]:
 
 def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[Case], list[str]]:
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
-    frame, places, *_ = read_frame(data, encoding=request.encoding)
+    reading = read_frame(data, text_columns=sorted(id_texts(request, _TEXT_NAMES)), encoding=request.encoding)
+    frame, ragged = reading.frame, dict(reading.ragged)
     root = Path.cwd() if isinstance(data, pd.DataFrame) else Path(data).parent
     image = _named_column(frame, request.columns.get("path"), _IMAGE_NAMES, where, "--column path=NAME")
     mask = None if is_blind else _named_column(frame, request.target, _MASK_NAMES, where, "--target")
     group = request.group or next((name for name in _PATIENT_NAMES if name in frame.columns), None)
     named = frame[choose_column(frame, request.id_column, where, "--id-column")] if request.id_column else None
+    columns = [name for name in (image, mask) if name is not None]
+    rows = [
+        [None if pd.isna(cell) else str(cell) or None for cell in cells] for cells in frame[columns].to_numpy(object)
+    ]
+    names = _case_names([files[0] or f"row {row}" for row, files in enumerate(rows)], named)
     cases: list[Case] = []
-    for row in range(len(frame)):
-        files = [str(frame[name].iloc[row] or "") for name in (image, mask) if name is not None]
-        name = stem(Path(files[0]).name) if named is None else str(named.iloc[row])
-        absent = [file for file in files if not (root / file).exists() or not file]
-        problem = f"{places[row]}: no such file: {absent[0] or '(empty cell)'}" if absent else ""
-        paths = [str(root / file) for file in files]
-        cases.append(Case(name, (paths[0],), None if mask is None else paths[1], problem))
+    for row, files in enumerate(rows):
+        problem = ragged.get(row) or _file_problem(files, columns, root, anywhere=isinstance(data, pd.DataFrame))
+        paths = [str(root / (file or "")) for file in files]
+        problem = f"{reading.places[row]}: {problem}" if problem else ""
+        cases.append(Case(names[row], (paths[0],), None if mask is None else paths[1], problem))
     has_group = group is not None and (group in frame.columns or not is_blind)
     patients = frame[choose_column(frame, str(group), where, "--group")].astype(str).tolist() if has_group else None
     return cases, patients or [layout.patient_of(case.name) for case in cases]
+
+
+def _case_names(files: Sequence[str], named: Any) -> list[str]:
+    """The ids that the user named, else the names of the files, else (where two are alike) their paths."""
+    if named is not None:
+        return [str(name) for name in named]
+    names = [stem(Path(file).name) for file in files]
+    return names if len(set(names)) == len(names) else list(files)
+
+
+def _file_problem(files: Sequence[str | None], columns: Sequence[str], root: Path, *, anywhere: bool) -> str:
+    for file, column in zip(files, columns, strict=True):
+        if problem := path_problem(file, root, column, anywhere=anywhere):
+            return problem
+        if not (root / str(file)).exists():
+            return f"no such file: {file}"
+    return ""
 
 
 def _named_column(frame: pd.DataFrame, named: str | None, usual: Sequence[str], where: str, flag: str) -> str:
@@ -192,7 +216,7 @@ def _reading(
     for position, (case, look) in enumerate(zip(cases, found, strict=True)):
         problem = look if isinstance(look, str) else _fault(look, values, len(channels))
         bad += [BadRow(position, _place(case), problem)] if problem else []
-    if not is_blind:
+    if looks and not is_blind:  # where no case can be used, the list of faults says why
         _check_classes(list(looks.values()), values, where)
     frame = pd.DataFrame({"case": [case.name for case in cases], PATIENT: pd.Series(patients, dtype=object)})
     frame[IMAGES] = pd.Series([case.images for case in cases], dtype=object)
@@ -201,7 +225,16 @@ def _reading(
     context = {"looks": looks, "names": names, "values": values, "channels": channels}
     table = FrameTable(frame, [case.name for case in cases], None if is_blind else MASK, context)
     notices = [*([] if is_blind else _notices(list(looks.values()), names, values)), *_assumed(looks.values())]
-    return Reading(table, "segmentation", table.target_name, tuple(bad), tuple(notices))
+    # A folder's own files are found again below it; those that a table names are not.
+    named = () if Path(where).is_dir() else _files_of(case for case in cases if case.name in looks)
+    return Reading(table, "segmentation", table.target_name, tuple(bad), tuple(notices), named)
+
+
+def _files_of(cases: Iterable[Case]) -> tuple[Path, ...]:
+    """Images and masks; of a DICOM series its slices."""
+    paths = [Path(file) for case in cases for file in (*case.images, case.mask) if file]
+    inside = [sorted(path.iterdir()) if path.is_dir() else [path] for path in paths]
+    return tuple(path for files in inside for path in files if path.is_file())
 
 
 def _place(case: Case) -> str:
@@ -221,7 +254,7 @@ def _undeclared_channels(looks: Sequence[Look]) -> tuple[str, ...]:
 
 
 def _check_classes(looks: Sequence[Look], values: Sequence[int], where: str) -> None:
-    if looks and not any(value for look in looks for value in look.counts):
+    if not any(value for look in looks for value in look.counts):
         raise DataError(
             f"{where}: every mask is background, so there is nothing to learn. Check that these are the masks."
         )

@@ -13,6 +13,8 @@ import numpy as np
 
 MAGIC, MAGIC_AT = b"DICM", 128
 _LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+MOST_PIXELS = 1 << 26
+"""Of a slice: refused by what is declared, before anything is decoded."""
 _SAME_GAP = 0.05
 """Gaps between slices may differ by this share of the usual one: positions are written with few digits."""
 
@@ -80,6 +82,8 @@ def _read(path: Path) -> Any:
             raise SeriesError(f"{path.name} lacks {', '.join(missing)}")
         if int(found.get("NumberOfFrames", 1)) > 1:
             raise SeriesError(f"{path.name} holds many frames; only one slice a file is read")
+        if (num := int(found.get("Rows", 0)) * int(found.get("Columns", 0))) > MOST_PIXELS:
+            raise SeriesError(f"{path.name} declares {found.Rows} x {found.Columns} = {num:,} pixels in one slice")
         return found
     except (pydicom.errors.InvalidDicomError, OSError, ValueError) as error:
         raise SeriesError(f"{path.name} is no readable DICOM file ({error})") from None

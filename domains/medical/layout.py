@@ -15,6 +15,7 @@ from typing import Any
 
 from domains.medical.dicom import is_series
 from domains.medical.volumes import SUFFIXES, is_volume, stem
+from domains.shared.paths import is_hidden
 from trainers.errors import DataError
 
 DESCRIPTION = "dataset.json"
@@ -94,8 +95,11 @@ def labelled_cases(root: Path) -> tuple[list[Case], Description]:
             f"dataset.json (Decathlon, nnU-Net), or as images/ and masks/ with files of equal names ({', '.join(SUFFIXES)})."
         )
     described = description_of(root)
-    images = _grouped(volumes_in(folders[0]), described)
-    masks = {stem(Path(path).name): path for path in volumes_in(folders[1])}
+    files = [volumes_in(folder) for folder in folders if folder]
+    # Files of one name below several folders (p1/ct.nii.gz, p2/ct.nii.gz) are told apart by their paths.
+    whole = any(_repeats(each) for each in files)
+    images = _grouped(_names(files[0], folders[0], whole), described)
+    masks = {name: path for path, name in _names(files[1], folders[1], whole)}
     cases = []
     for name in sorted(images.keys() | masks.keys()):
         found, mask = images.get(name, ()), masks.get(name)
@@ -110,22 +114,36 @@ def unlabelled_cases(path: Path) -> list[Case]:
         return [Case(stem(path.name), (str(path),))]
     files = [file for file in volumes_in(path) if not set(Path(file).relative_to(path).parts[:-1]) & set(MASK_FOLDERS)]
     described = description_of(path)
-    return [Case(name, images) for name, images in sorted(_grouped(files, described).items())]
+    named = _names(files, path, _repeats(files))
+    return [Case(name, images) for name, images in sorted(_grouped(named, described).items())]
 
 
 def volumes_in(folder: Path) -> list[str]:
-    """NIfTI files and folders of DICOM below `folder`, sorted; hidden ones (`._x.nii.gz` of macOS) are left out."""
-    every = [path for path in folder.rglob("*") if not path.name.startswith(".")]
+    """NIfTI files and folders of DICOM below `folder`, sorted; what is hidden is left out (`._x.nii.gz` of macOS,
+    copies below .ipynb_checkpoints)."""
+    every = [path for path in folder.rglob("*") if not is_hidden(path.relative_to(folder))]
     return sorted(str(path) for path in every if is_volume(path.name) or is_series(path))
 
 
-def _grouped(files: Sequence[str], described: Description) -> dict[str, tuple[str, ...]]:
-    """Files by case: `x_0000`, `x_0001` are channels of case x where all files are named so."""
-    names = [stem(Path(file).name) for file in files]
-    matches = [_CHANNEL.match(name) for name in names]
+def _repeats(files: Sequence[str]) -> bool:
+    names = [Path(file).name for file in files]
+    return len(set(names)) < len(names)
+
+
+def _names(files: Sequence[str], folder: Path, whole: bool) -> list[tuple[str, str]]:
+    """(file, its name without the suffix), with the path below `folder` where `whole`."""
+    return [(file, stem(Path(file).relative_to(folder).as_posix() if whole else Path(file).name)) for file in files]
+
+
+def _grouped(files: Sequence[tuple[str, str]], described: Description) -> dict[str, tuple[str, ...]]:
+    """Files by case: `x_0000`, `x_0001` are channels of case x where all files are named so.
+
+    files: (file, name).
+    """
+    matches = [_CHANNEL.match(name) for _, name in files]
     by_channel = all(matches) and any(match and match["channel"] == "0000" for match in matches)
     found: dict[str, tuple[str, ...]] = {}
-    for file, name, match in zip(files, names, matches, strict=True):
+    for (file, name), match in zip(files, matches, strict=True):
         key = match["case"] if by_channel and match else name
         found[key] = (*found.get(key, ()), file)
     return found

@@ -6,6 +6,7 @@ of the same anatomy gives the same array. Letters: C channels, X Y Z voxels.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,12 @@ SUFFIXES = (".nii.gz", ".nii")
 RAS = np.array([[0, 1], [1, 1], [2, 1]])
 SAME_PLACE = 0.01
 """Two grids are one when no corner of them is farther apart than this share of a voxel: headers hold float32."""
+
+
+MOST_PACKED = 1032
+"""How many bytes deflate makes of one at most (Deutsch 1996, RFC 1951: 258 in a two-bit code)."""
+MOST_VOXELS = 1 << 30
+"""Of one file, channels included: 4 GiB in float32."""
 
 
 class VolumeError(ValueError):
@@ -206,11 +213,28 @@ def _stored(path: Path) -> tuple[np.ndarray, np.ndarray, Sequence[str]]:
             raise VolumeError(str(error)) from None
     try:
         image: Any = nib.load(path)
+        _refuse_absurd(image, path)
         return np.asanyarray(image.dataobj), np.asarray(image.affine, np.float64), ()
     except ImageFileError as error:
         raise VolumeError(f"{path.name} is no readable NIfTI file ({str(error).splitlines()[0]})") from None
-    except (OSError, ValueError, EOFError, zlib.error) as error:
+    except (OSError, ValueError, EOFError, OverflowError, zlib.error) as error:
         raise VolumeError(f"{path.name} is cut off or broken ({str(error).splitlines()[0]})") from None
+
+
+def _refuse_absurd(image: Any, path: Path) -> None:
+    """Believe no header whose file could not hold what it promises: the memory would be taken before reading fails."""
+    shape, on_disk = tuple(int(n) for n in image.shape), path.stat().st_size
+    promised = math.prod(shape) * image.get_data_dtype().itemsize
+    most = on_disk * (MOST_PACKED if path.suffix == ".gz" else 1)
+    if min(shape, default=1) < 0 or promised > most:
+        raise VolumeError(
+            f"{path.name} declares {' x '.join(map(str, shape))} voxels, {promised / 2**30:,.1f} GiB, and its "
+            f"{on_disk:,} bytes cannot hold them"
+        )
+    if math.prod(shape) > MOST_VOXELS:
+        raise VolumeError(
+            f"{path.name} declares {' x '.join(map(str, shape))} voxels, more than {MOST_VOXELS:,}: cut it into parts"
+        )
 
 
 def _geometry(stored_shape: Sequence[int], affine: np.ndarray, path: Path) -> Geometry:

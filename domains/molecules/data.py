@@ -50,7 +50,7 @@ def read(data: Any, request: Request) -> Reading:
         columns[str(target.name)] = target.values
     if str(target.name) == "smiles":
         raise DataError(f"{where}: the target cannot be called 'smiles'. Rename the column.")
-    keep_split_columns(columns, raw.frame, request, where=where, target=target.name)
+    groups = keep_split_columns(columns, raw.frame, request, where=where, target=target.name)
     known = request.facts.schema["oddities"] if request.facts else ()
     notices = [*raw.notices, *target.notices, *_fragment_notice(found), *oddity_notice(found, raw.places, known)]
     if request.facts is None:
@@ -63,7 +63,7 @@ def read(data: Any, request: Request) -> Reading:
         "num_atoms": {each.canonical: each.num_atoms for each in found},
     }
     table = FrameTable(pd.DataFrame(columns), _ids(raw.frame, raw.id_column), target.name, context)
-    return Reading(table, target.task, target.name, tuple(one_a_row(bad)), tuple(notices))
+    return Reading(table, target.task, target.name, tuple(one_a_row(bad)), (*notices, *groups))
 
 
 def _fragment_notice(found: Sequence[Parsed]) -> list[str]:

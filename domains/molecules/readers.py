@@ -14,7 +14,9 @@ from rdkit import Chem, rdBase
 from domains.contract import BadRow, Request
 from domains.molecules.chemistry import Parsed, described, parsed
 from domains.shared.cells import Distinct
+from domains.shared.delimited import as_utf8
 from domains.shared.frames import choose_column, read_frame
+from domains.shared.roles import id_texts
 from trainers.errors import DataError
 
 SMILES_NAMES = ("smiles", "canonical_smiles", "isomeric_smiles", "smi", "mol", "molecule", "structure", "drug")
@@ -48,12 +50,12 @@ def read_raw(data: Any, request: Request) -> Raw:
     if isinstance(data, str | Path) and Path(data).suffix.lower() in (".sdf", ".sd", ".mol"):
         return _from_sdf(Path(data), request)
     wanted = request.columns.get("smiles") or (request.facts.schema["smiles"] if request.facts else None)
-    texts = _in_any_case([*([wanted] if wanted else []), *SMILES_NAMES])
-    reading = read_frame(data, text_columns=texts)
+    texts = [*_in_any_case([*([wanted] if wanted else []), *SMILES_NAMES]), *id_texts(request, ID_NAMES)]
+    reading = read_frame(data, text_columns=texts, encoding=request.encoding)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     smiles = _smiles_column(reading.frame, wanted, request, where)
     if smiles not in texts:  # found by its content: read again byte for byte
-        reading = read_frame(data, text_columns=[*texts, smiles])
+        reading = read_frame(data, text_columns=[*texts, smiles], encoding=request.encoding)
     bad = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
     ids = id_column(reading.frame, request, smiles)
     # Each distinct text is parsed once: screens repeat molecules.
@@ -103,16 +105,21 @@ def id_column(frame: pd.DataFrame, request: Request, smiles: str | None) -> str 
     for name in (by_name[name] for name in ID_NAMES if name in by_name):
         values = frame[name]
         is_target = name in (request.target or "").split(",") or name == request.target
-        if name not in (smiles, request.group) and not is_target and values.is_unique and values.notna().all():
+        if name not in (smiles, request.group) and not is_target and values.is_unique and _all_there(values):
             return name
     return None
+
+
+def _all_there(values: pd.Series) -> bool:
+    return bool(values.notna().all() and (values.astype(str).str.strip() != "").all())
 
 
 def _from_sdf(path: Path, request: Request) -> Raw:
     """Records of an SDF in order; properties are columns, as numbers where all are, and the first line is the name."""
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
-    records = _records(path.read_text(encoding="utf-8", errors="replace").splitlines())
+    utf8, notices = as_utf8(path.read_bytes(), path.name, request.encoding)
+    records = _records(utf8.decode().splitlines())
     if not records:
         raise DataError(f"{path}: there is no molecule in it.")
     molecules = [_molecule(block) for _, block, _ in records]
@@ -125,7 +132,7 @@ def _from_sdf(path: Path, request: Request) -> Raw:
         columns[name], _ = Distinct.of(pa.array(cells, pa.string())).column(False)
     frame = pd.DataFrame(columns)
     places = [f"{path.name} line {line} (molecule {i + 1})" for i, (line, _, _) in enumerate(records)]
-    return Raw(frame, molecules, None, id_column(frame, request, None), places)
+    return Raw(frame, molecules, None, id_column(frame, request, None), places, notices=notices)
 
 
 def _records(lines: Sequence[str]) -> list[tuple[int, list[str], dict[str, str]]]:

@@ -4,6 +4,7 @@ of most data types. How a cell becomes a number is decided in `domains.shared.ce
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ JSON_SUFFIXES = (".jsonl", ".ndjson")
 # gzip packs real tables 3 to 20 times; a thousandfold is a bomb. Small files may be as regular as they like.
 MAX_UNPACK_RATIO = 100
 FREE_UNPACKED_BYTES = 32 << 20
+_BYTES_A_CELL = 8
 
 
 class FrameReading(NamedTuple):
@@ -220,7 +222,9 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     from pyarrow import parquet
 
     try:
-        table = parquet.ParquetFile(path).read()
+        file = parquet.ParquetFile(path)
+        _refuse_absurd(file.metadata, path)
+        table = file.read()
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}).") from None
     # pandas' own notes in the file would turn columns into an index; the index of a row means nothing here.
@@ -230,6 +234,18 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             table = table.set_column(place, table.column_names[place], pa.array(cells, pa.string()))
     frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
     return frame.drop(columns=[name for name in frame.columns if name.startswith("__index_level_")])
+
+
+def _refuse_absurd(declared: Any, path: Path) -> None:
+    """Refuse by what a Parquet file says of itself: runs of one value pack without bound, and a frame unpacks them."""
+    pages = sum(declared.row_group(at).total_byte_size for at in range(declared.num_row_groups))
+    needed = max(pages, _BYTES_A_CELL * declared.num_rows * declared.num_columns)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise DataError(
+            f"{path}: declares {declared.num_rows:,} rows of {declared.num_columns} columns, at least "
+            f"{needed / 2**30:,.1f} GiB, and this machine has {there / 2**30:,.1f} GiB. Give fewer rows."
+        )
 
 
 def plain_frame(frame: pd.DataFrame, text_columns: Sequence[str] = ()) -> tuple[pd.DataFrame, tuple[str, ...]]:

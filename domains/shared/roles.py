@@ -3,6 +3,7 @@ bad for several reasons."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,12 @@ from trainers.errors import DataError
 
 PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
 """Part of a split by the names it goes by."""
+_OWNERS = (
+    *("patient", "subject", "participant", "donor", "animal", "mouse", "person", "speaker", "author", "user"),
+    *("customer", "client", "household", "session", "recording", "slide", "well"),
+)
+_LIKELY_GROUP = re.compile(rf"({'|'.join(_OWNERS)})s?([ _.-]*(id|ids|no|nr|num|number|code|key|name))?", re.IGNORECASE)
+_FEWEST_A_GROUP = 2.0
 IMBALANCED_SHARE = 0.8
 """Of the rows: where one class has more, accuracy says little."""
 
@@ -49,8 +56,11 @@ def task_of_target(frame: pd.DataFrame, target: str | None, request: Request, *,
 
 def keep_split_columns(
     columns: dict[str, Any], frame: pd.DataFrame, request: Request, *, where: str, target: str | None
-) -> None:
-    """Add to `columns` what a split may ask for: the group, the order, and "split" as train, valid and test."""
+) -> list[str]:
+    """Add to `columns` what a split may ask for: the group, the order, and "split" as train, valid and test.
+
+    Returns what to say of columns that look like groups and were not named.
+    """
     for name in (request.group, request.order):
         if name is not None and (request.facts is None or name in frame.columns):
             columns.setdefault(name, frame[choose_column(frame, name, where, "--group or --order")])
@@ -58,6 +68,38 @@ def keep_split_columns(
         parts = frame["split"].astype(str).str.strip().str.lower()
         if parts.isin(list(PARTS)).all() and parts.nunique() > 1:
             columns["split"] = parts.map(PARTS)
+    return unnamed_groups(frame, request, besides=(target,))
+
+
+def id_texts(request: Request, names: Sequence[str]) -> set[str]:
+    """Columns to be read letter for letter because they name the rows: "1e5" and "1.10" are no numbers there.
+
+    names: usual names of ids; the one that the user named comes to them, what has another role does not.
+    """
+    usual = {case for name in names for case in (name, name.capitalize(), name.upper())} | {request.id_column or ""}
+    return usual - {request.target, request.group, request.order, "", *(request.target or "").split(",")}
+
+
+def unnamed_groups(frame: pd.DataFrame, request: Request, *, besides: Sequence[str | None] = ()) -> list[str]:
+    """What to say of columns that look as if they named patients, speakers or the like while no --group was named.
+
+    besides: columns that have another role. Only told, not used: such a name may also be a topic ("subject").
+    """
+    if request.facts is not None or request.group is not None:
+        return []
+    taken = {request.target, request.id_column, request.order, *besides, *(request.target or "").split(",")}
+    said = []
+    for name in map(str, frame.columns):
+        if name in taken or not _LIKELY_GROUP.fullmatch(name.strip()):
+            continue
+        values = frame[name].dropna().astype(str)
+        num = values.nunique()
+        if len(set(PARTS.values())) <= num <= len(values) / _FEWEST_A_GROUP:
+            said.append(
+                f"column {name!r} looks like a group ({num:,} values in {len(frame):,} rows): rows of one may be on both "
+                f"sides of the split, which flatters the scores. Keep them together with --group {name}"
+            )
+    return said
 
 
 def named_keys(table: FrameTable, request: Request, stratum: np.ndarray | None = None) -> Keys | None:

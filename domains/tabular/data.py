@@ -15,7 +15,7 @@ from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Req
 from domains.metrics import classification_metrics, regression_metrics
 from domains.shared.cells import clean_texts
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
-from domains.shared.roles import PARTS, one_a_row
+from domains.shared.roles import PARTS, one_a_row, unnamed_groups
 from domains.shared.targets import bad_targets, class_names, infer_task, target_values
 from domains.tabular.baselines import linear
 from domains.tabular.columns import converted, described, gives_away, is_row_number, names_like, recognised
@@ -69,6 +69,7 @@ def _read_first(data: Any, request: Request, where: str) -> Reading:
         "row_numbers": [name for name in names if name not in (target, id_column) and is_row_number(frame[name])],
     }
     table = FrameTable(pd.DataFrame({name: columns[name] for name in names}), _ids(frame, id_column), target, context)
+    notices += unnamed_groups(frame, request, besides=(target, id_column))
     said = (*reading.notices, *([notice] if notice else []), *notices, *_said_ids(request, id_column))
     return Reading(table, task, target, tuple(one_a_row(bad)), said)
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ NAMES = {**PARTS, "testa": "valid", "testb": "test", "eval": "test"}
 """Part by the name of a file."""
 DOCUMENT = "-DOCSTART-"
 _HEAD_LINES, _MOST_COLUMNS = 200, 10
+_LONGEST_LINE = 10_000
+"""Characters: a packed file without a line end may be of any length."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def _looks_tagged(path: Path) -> bool:
     """Whether the first lines are few words each, in sentences between blank lines, and some of them outside entities."""
     opened: Any = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rt", encoding="utf-8", errors="replace") as file:
-        lines = [line.split() for line, _ in zip(file, range(_HEAD_LINES), strict=False)]
+        head = islice(iter(lambda: file.readline(_LONGEST_LINE), ""), _HEAD_LINES)
+        lines = [line.split() for line in head]
     filled = [cells for cells in lines if cells]
     return [] in lines and max(map(len, filled), default=0) <= _MOST_COLUMNS and any(c[-1] == "O" for c in filled)
 

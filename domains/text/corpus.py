@@ -19,6 +19,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import JSON_SUFFIXES, PARQUET_SUFFIXES, FrameTable, read_frame
+from domains.shared.paths import is_hidden
 from domains.shared.roles import PARTS
 from domains.text import byte_models
 from domains.text.readers import USUAL_NAMES, read_raw
@@ -180,7 +181,7 @@ def _sources(data: Any, request: Request, notices: list[str]) -> list[Source]:
         raise DataError(f"{path}: no such file or folder.")
     if path.is_file():
         return [_source(path, path.name, request, notices)]
-    files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    files = sorted(file for file in path.rglob("*") if file.is_file() and not is_hidden(file.relative_to(path)))
     if not files:
         raise DataError(f"{path}: the folder holds no files.")
     found = []

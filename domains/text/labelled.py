@@ -61,13 +61,20 @@ def read(data: Any, request: Request) -> Reading:
             columns[target] = target_values(raw.frame[target], task, comma=raw.reading.comma)
         if task == "classification" and request.facts is None and not bad:  # bad rows are told first
             class_names(columns[target], f"{where}: target {target!r}")
-    keep_split_columns(columns, raw.frame, request, where=where, target=target)
+    groups = keep_split_columns(columns, raw.frame, request, where=where, target=target)
     ids = [str(i) for i in range(len(texts))] if raw.id_column is None else raw.frame[raw.id_column].astype(str)
     names = target_columns(raw.frame, target) if task == MULTILABEL and target else []
     context = {"shape": "labelled", "text": raw.text, "id_column": raw.id_column, "labels": names}
     context["every_text"] = columns["text"]  # of whatever part: more texts for training must not repeat them
     table = FrameTable(pd.DataFrame(columns), np.array(ids, dtype=object), target, context)
-    notices = (*raw.reading.notices, *raw.notices, *said, *([notice] if notice else []), *_repeats(columns, target))
+    notices = (
+        *raw.reading.notices,
+        *raw.notices,
+        *said,
+        *([notice] if notice else []),
+        *_repeats(columns, target),
+        *groups,
+    )
     return Reading(table, task, target, tuple(one_a_row(bad)), notices)
 
 

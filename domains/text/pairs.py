@@ -18,7 +18,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
-from domains.shared.roles import keep_split_columns, one_a_row
+from domains.shared.roles import id_texts, keep_split_columns, one_a_row
 from domains.text.answer_bytes import byte_rivals
 from domains.text.chats import as_text, bad_chat, last_answer, one_question, parsed
 from domains.text.copies import copy_keys
@@ -77,13 +77,15 @@ def read(data: Any, request: Request) -> Reading:
     if wants_answers:
         kept["answer"] = np.array(answers, dtype=object)
         kept[BYTES] = np.array([num_bytes(answer) for answer in answers], dtype=np.float64)
-    keep_split_columns(kept, reading.frame, request, where=where, target=None)
+    groups = keep_split_columns(kept, reading.frame, request, where=where, target=None)
     ids = [str(i) for i in range(len(prompts))] if columns.id is None else reading.frame[columns.id].astype(str)
     schema = {"shape": "pairs", "is_chat": columns.chat is not None, "columns": vars(columns)}
     table = FrameTable(pd.DataFrame(kept), np.array(ids, dtype=object), BYTES if wants_answers else None, schema)
     target = columns.chat or columns.answer
     task = request.facts.task if request.facts else "generation"
-    return Reading(table, task, target if wants_answers else None, tuple(bad), (*reading.notices, _told(columns)))
+    return Reading(
+        table, task, target if wants_answers else None, tuple(bad), (*reading.notices, _told(columns), *groups)
+    )
 
 
 def num_bytes(answer: str) -> int:
@@ -138,10 +140,11 @@ def _bits(truth: np.ndarray, predictions: Predictions) -> np.ndarray:
 def _read(data: Any, request: Request, where: str) -> tuple[FrameReading, Columns]:
     """What is in the file, its texts kept letter for letter, and which columns those are."""
     guesses = {*PROMPT_NAMES, *ANSWER_NAMES, *CHAT_NAMES, *request.columns.values()} | {request.target or ""}
-    reading = read_frame(data, text_columns=sorted(guesses), encoding=request.encoding)
+    ids = id_texts(request, ID_NAMES)
+    reading = read_frame(data, text_columns=sorted(guesses | ids), encoding=request.encoding)
     columns = _columns(reading.frame, request, where)
     if set(columns.texts) - guesses:
-        reading = read_frame(data, text_columns=columns.texts, encoding=request.encoding)
+        reading = read_frame(data, text_columns=[*columns.texts, *ids], encoding=request.encoding)
     return reading, columns
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
-from domains.shared.roles import keep_split_columns, one_a_row
+from domains.shared.roles import id_texts, keep_split_columns, one_a_row
 from domains.text.copies import copy_keys
 from domains.text.overlap import overlap_metrics
 from domains.text.parallel_files import read_folder
@@ -42,11 +42,11 @@ def read(data: Any, request: Request) -> Reading:
     columns: dict[str, Any] = {"source": _texts(frame[source])}
     if target is not None:
         columns["target"] = _texts(frame[target])
-    keep_split_columns(columns, frame, request, where=where, target=target)
+    groups = keep_split_columns(columns, frame, request, where=where, target=target)
     ids, name = _ids(frame, request, (source, target), where)
     context = {"shape": "parallel", "source": source, "target": target, "id_column": name}
     table = FrameTable(pd.DataFrame(columns), ids, None if target is None else "target", context)
-    notices = reading.notices
+    notices = (*reading.notices, *groups)
     if request.facts is None:
         notices = (*notices, f"source texts are read from {source!r}, target texts from {target!r}")
     return Reading(table, "seq2seq", target, _bad(reading, columns, source, target), notices)
@@ -84,14 +84,17 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 def _read(data: Any, request: Request, where: str) -> tuple[FrameReading, str, str | None]:
     """What is in the data, its texts kept letter for letter, and which columns those are."""
     guesses = sorted({*SOURCE_NAMES, *TARGET_NAMES, *request.columns.values()} | {request.target or ""})
+    ids = sorted(id_texts(request, ID_NAMES))
     is_folder = not isinstance(data, pd.DataFrame) and Path(data).is_dir()
     reading = (
-        read_folder(Path(data)) if is_folder else read_frame(data, text_columns=guesses, encoding=request.encoding)
+        read_folder(Path(data))
+        if is_folder
+        else read_frame(data, text_columns=[*guesses, *ids], encoding=request.encoding)
     )
     source, target = _columns(reading.frame, request, where)
     wanted = [name for name in (source, target) if name is not None]
     if not is_folder and set(wanted) - set(guesses):
-        reading = read_frame(data, text_columns=wanted, encoding=request.encoding)
+        reading = read_frame(data, text_columns=[*wanted, *ids], encoding=request.encoding)
     return reading, source, target
 
 

@@ -11,11 +11,14 @@ import pandas as pd
 
 from domains.contract import Request
 from domains.shared.frames import FrameReading, choose_column, read_frame
+from domains.shared.roles import id_texts
 from trainers.errors import DataError
 
 USUAL_NAMES = ("text", "sentence", "content", "document", "body", "review", "message", "abstract")
 """Kept as in the file at the first reading; another column costs a second one."""
 ID_NAMES = ("id", "name", "identifier", "document_id", "doc_id", "uid", "uuid")
+_CODES = tuple(name for name in ID_NAMES if name != "name")
+"""Those that are never the text itself where another column may be."""
 _FLAG = "--column text=NAME"
 
 
@@ -46,10 +49,11 @@ def read_raw(data: Any, request: Request) -> Raw:
     taken = {request.target, request.group, request.order, request.id_column}
     wanted = request.columns.get("text") or (request.facts.schema["text"] if request.facts else None)
     kept = {wanted} if wanted else set(USUAL_NAMES)
-    reading = read_frame(data, text_columns=sorted(kept - taken), encoding=request.encoding)
+    ids = id_texts(request, _CODES)
+    reading = read_frame(data, text_columns=sorted((kept - taken) | ids), encoding=request.encoding)
     text, notices = _text_column(reading.frame, wanted, request, where)
     if kept & set(reading.frame.columns) - taken != {text}:
-        reading = read_frame(data, text_columns=[text], encoding=request.encoding)
+        reading = read_frame(data, text_columns=[text, *ids], encoding=request.encoding)
     return Raw(reading, text, _id_column(reading.frame, request, text, where), notices)
 
 
@@ -60,6 +64,7 @@ def _text_column(frame: pd.DataFrame, wanted: str | None, request: Request, wher
     taken = {request.target, request.group, request.order, request.id_column, "split"}
     lengths = {name: _mean_length(frame[name]) for name in map(str, frame.columns) if name not in taken}
     texts = {name: length for name, length in lengths.items() if length > 0}
+    texts = {name: length for name, length in texts.items() if name.lower() not in _CODES} or texts
     known = ", ".join(map(str, frame.columns))
     if not texts:
         raise DataError(f"{where}: no column holds text. Columns: {known}. Name one with {_FLAG}.")

@@ -12,7 +12,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Facts, Reading, Request
 from domains.shared.frames import FrameTable, choose_column, read_frame
-from domains.shared.roles import keep_split_columns
+from domains.shared.roles import id_texts, keep_split_columns
 from domains.text import conll
 from domains.text.tags import settled
 from trainers.contract import as_objects
@@ -71,7 +71,7 @@ def _given_parts(parts: list[str], names: dict[str, str]) -> tuple[list[str], st
 
 def read_table(data: Any, request: Request) -> Reading:
     """Read a table whose cells hold JSON lists of words and of tags. Raises DataError without such columns."""
-    reading = read_frame(data, text_columns=("text",), encoding=request.encoding)
+    reading = read_frame(data, text_columns=("text", *id_texts(request, ("id",))), encoding=request.encoding)
     frame, where = reading.frame, "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
     if not len(frame):
         raise DataError(f"{where}: there is a header but no row.")
@@ -85,7 +85,7 @@ def read_table(data: Any, request: Request) -> Reading:
         else [_listed(cell, i, f"column {target!r}", bad) for i, cell in enumerate(frame[target])]
     )
     columns: dict[str, Any] = {"words": as_objects(words)}
-    keep_split_columns(columns, frame, request, where=where, target=target)
+    notices += keep_split_columns(columns, frame, request, where=where, target=target)
     said = "the column 'split' says which row goes where"
     id_column = request.id_column or ("id" if "id" in frame.columns and frame["id"].is_unique else None)
     context = {"words": words_name, "tags": target or "", "id_column": id_column, "parts": said}

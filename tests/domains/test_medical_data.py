@@ -268,3 +268,11 @@ def test_folders_of_series_with_masks_beside_them_are_cases(tmp_path):
     assert not reading.bad
     assert reading.table.ids == ["p0", "p1", "p2"]
     assert "in 3 of the cases" in reading.notices[-1]
+
+
+def test_where_no_case_can_be_used_each_is_named_with_its_fault(folder):
+    for path in (folder / "imagesTr").iterdir():
+        path.write_bytes(b"no scan")
+    found = data.read(folder, Request())
+    assert len(found.bad) == 5
+    assert all("no readable NIfTI file" in row.reason or "cut off" in row.reason for row in found.bad)

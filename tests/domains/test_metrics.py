@@ -51,7 +51,12 @@ def test_auc_with_ties_agrees_with_scikit_learn():
 def test_an_auc_with_one_class_is_null_with_a_reason_not_a_number():
     names, _, answers = random_labels(2, 12)
     found = scores(classification_metrics(names), np.array(["c0"] * 12, dtype=object), answers, np.arange(12))
-    assert found["auc"] == {"value": None, "low": None, "high": None, "reason": "undefined on these 12 rows"}
+    assert found["auc"] == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "reason": "undefined on these 12 rows: only one class, 'c0'",
+    }
 
 
 def test_a_class_the_model_does_not_know_counts_as_wrong():
@@ -114,3 +119,13 @@ def test_metrics_that_share_their_stats_share_the_work_and_undefined_rows_are_co
     assert (found["mean"]["num_scored"], found["mean"]["num_undefined"]) == (2, 1)
     assert found["twice"]["value"] == pytest.approx(1.2)
     assert "num_scored" not in found["twice"]
+
+
+def test_an_undefined_score_says_what_is_missing():
+    rows = np.array(["b"] * 4, object)
+    answers = Predictions.of_labels(np.tile([0.25, 0.75], (4, 1)), ("a", "b"))
+    found = scores(classification_metrics(("a", "b")), rows, answers, np.arange(4))
+    assert found["auc"]["value"] is None
+    assert found["auc"]["reason"] == "undefined on these 4 rows: only one class, 'b'"
+    numbers = scores(regression_metrics(), np.full(4, 2.5), Predictions.of_numbers(np.arange(4.0)), np.arange(4))
+    assert numbers["r2"]["reason"] == numbers["spearman"]["reason"] == "undefined on these 4 rows: all truths are 2.5"

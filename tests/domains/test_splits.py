@@ -131,3 +131,9 @@ def test_four_rows_still_give_three_parts():
 def test_a_class_that_only_trains_is_said():
     split = make_split(Keys("stratified", stratum=[3] * 40 + [9] * 2), 42, seed=0)
     assert split.evidence["warnings"] == ["class '9' has no row in the test: its few rows train"]
+
+
+def test_given_parts_without_a_training_row_are_refused_with_groups_too():
+    for group in (None, [0, 0, 1]):
+        with pytest.raises(DataError, match="leaves no rows for train"):
+            make_split(Keys("given", "as laid out", given=["test"] * 3, group=group), 3, seed=0)

@@ -7,6 +7,7 @@ import pytest
 
 from trainers.contract import Predictions
 from zoo import report
+from zoo.cli import main
 
 
 @dataclass(frozen=True)
@@ -31,3 +32,24 @@ def test_every_answer_is_a_file_of_its_own_inside_the_folder_and_none_has_an_emp
     paths = [tmp_path / row["prediction"] for row in rows[:2]]
     assert [path.read_text() for path in paths] == ["one", "two"]
     assert all(path.resolve().parent == (tmp_path / report.FILES).resolve() for path in paths)
+
+
+def test_a_run_whose_answers_are_files_asks_for_a_folder_before_it_computes(tmp_path, monkeypatch, capsys):
+    class Finished:
+        answers_with_files = True
+
+        def answers(self, *_, **__):
+            raise AssertionError("it computed")
+
+    monkeypatch.setattr("zoo.finished.load", lambda *_, **__: Finished())
+    (tmp_path / "plan.json").write_text("{}")
+    for out in (
+        (),
+        ("--out", str(tmp_path / "answers.csv")),
+    ):  # and a folder that cannot be written to is refused as early
+        with pytest.raises(SystemExit) as stopped:
+            main(["predict", "run", "rows.csv", *out])
+        assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert "Name a folder for them: --out FOLDER" in said
+    assert "is the folder of a run" in said

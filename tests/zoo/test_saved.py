@@ -1,9 +1,12 @@
 """The run folder: never overwritten, sealed with hashes, verified before it is trusted."""
 
 import json
+import os
+import pickle
 import random
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -102,3 +105,39 @@ def test_nan_is_never_written_as_json(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         saved.write_json(tmp_path / "x.json", {"auc": float("nan")})
     assert not list(tmp_path.iterdir())
+
+
+def test_runs_that_end_at_once_write_one_header_and_a_line_each(tmp_path):
+    together = threading.Barrier(8)
+
+    def end(name):
+        together.wait()
+        saved.append_experiment(tmp_path / name, {"run": name, "note": f"two\nlines {name}"})
+
+    threads = [threading.Thread(target=end, args=(f"r{i}",)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    header, *lines = (tmp_path / "experiments.tsv").read_text().splitlines()
+    assert header == "run\tnote"
+    assert sorted(lines) == [f"r{i}\ttwo lines r{i}" for i in range(8)]
+
+
+class Canary:
+    """Makes a folder where it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("CANARY",)
+
+
+def test_a_folder_of_pickles_is_no_run_and_nothing_in_it_is_opened(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    for name in ("checkpoint.pkl", "model.pt", "encoder.joblib"):
+        (tmp_path / "run" / name).write_bytes(pickle.dumps(Canary()))
+    for act in (run.load, run.resume):
+        for place in ("run", "run/model.pt"):
+            with pytest.raises(UsageError, match=r"run"):
+                act(tmp_path / place)
+    assert not (tmp_path / "CANARY").exists()

@@ -1,0 +1,65 @@
+"""A column that looks like a group and was not named is told, in whichever type of table it stands."""
+
+import importlib
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from domains.contract import Request
+from domains.shared.roles import unnamed_groups
+
+LETTERS = {
+    "text": ("text", lambda i: f"The film number {i} was rather {'good' if i % 2 else 'bad'} this time."),
+    "proteins": ("sequence", lambda i: "MKTAYIAKQR" + "ACDEFGHIKL"[i % 10] * (8 + i)),
+    "genomics": ("sequence", lambda i: "ACGTTGCATTGC" + "ACGT"[i % 4] * (8 + i)),
+    "molecules": ("smiles", lambda i: "C" * (i + 2) + "O"),
+    "tabular": ("x", lambda i: i * 0.37),
+}
+
+
+def table(name, row):
+    rows = range(24)
+    return pd.DataFrame({name: map(row, rows), "patient": [f"P{i // 4}" for i in rows], "label": ["a", "b"] * 12})
+
+
+@pytest.mark.parametrize("kind", LETTERS)
+def test_a_repeated_patient_is_told_unless_it_is_named_or_rows_are_predicted(kind):
+    frame, data = table(*LETTERS[kind]), importlib.import_module(f"domains.{kind}.data")
+    reading = data.read(frame, Request("label"))
+    assert any("'patient' looks like a group (6 values in 24 rows)" in notice for notice in reading.notices)
+    assert any("--group patient" in notice for notice in reading.notices)
+    named = data.read(frame, Request("label", group="patient"))
+    assert not any("looks like a group" in notice for notice in named.notices)
+    facts = data.describe(reading.table, reading.task, Request("label"))
+    again = data.read(frame, Request("label", facts=facts))
+    assert not any("looks like a group" in notice for notice in again.notices)
+
+
+def test_so_it_is_for_pictures(tmp_path):
+    from domains.images import data
+
+    frame = table("path", lambda i: f"{i}.png")
+    for name in frame["path"]:
+        pixels = np.random.default_rng(len(name)).integers(0, 255, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    reading = data.read(tmp_path / "t.csv", Request("label"))
+    assert any("'patient' looks like a group" in notice for notice in reading.notices)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_told"),
+    [
+        ("Patient ID", [0, 0, 1, 1, 2, 2], True),
+        ("speaker_id", ["a", "a", "b", "b", "c", "c"], True),
+        ("user", ["a", "b", "c", "d", "e", "f"], False),  # one row each
+        ("session", ["am", "pm"] * 3, False),  # too few for three parts
+        ("patience", [0, 0, 1, 1, 2, 2], False),
+        ("subject_line", ["a", "a", "b", "b", "c", "c"], False),
+    ],
+)
+def test_it_must_have_such_a_name_and_repeat(name, values, is_told):
+    assert bool(unnamed_groups(pd.DataFrame({name: values}), Request("y"))) == is_told
+    assert not unnamed_groups(pd.DataFrame({name: values}), Request(name))
