@@ -41,7 +41,7 @@ from domains.text.causal_task import (
     states_by_position,
     write_on,
 )
-from domains.text.corpus_task import CorpusOptions, CorpusTask, packs
+from domains.text.corpus_task import CorpusOptions, CorpusTask, check_corpus, packs
 from domains.text.gpt import IGNORED
 from trainers.contract import JSON, Machine, Plan, Role
 from trainers.gradient import GradientLearner, seeded
@@ -63,6 +63,7 @@ class Options(LanguageOptions, CorpusOptions):
 
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
     """Estimates from the bytes of the corpus. Raises as `causal.check_options`, and MissingError without the weights."""
+    check_corpus(facts)
     config = languages.read_config(options.weights)
     check_options(options, config, machine, "context", options.context)
     total, trained = parameters_of(config, options)

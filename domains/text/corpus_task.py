@@ -22,6 +22,7 @@ from domains.text.dedupe import refusal_of
 from domains.text.gpt import IGNORED
 from domains.text.token_store import TokenStore, Words, opened
 from trainers.contract import JSON, Batch, Predictions, Role
+from trainers.errors import UsageError
 from trainers.gradient import CHECKPOINTS
 
 LONG_DOCUMENTS = 8
@@ -57,6 +58,15 @@ def packs(facts: Facts, options: CorpusOptions) -> bool:
         return options.packing == "documents"
     # Four bytes a token: what longer documents have is windows enough.
     return facts.sizes["mean_document_bytes"] < LONG_DOCUMENTS * 4 * options.context
+
+
+def check_corpus(facts: Facts) -> None:
+    """Raise UsageError where the data are rows of prompts with answers."""
+    if facts.schema["shape"] != "corpus":
+        raise UsageError(
+            "these data are prompts with answers, and this recipe reads running text. Use text/lora-finetune, or give the "
+            "texts under a column of another name (text)."
+        )
 
 
 class Speaker(Protocol):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from domains.contract import Facts
 from domains.text import gpt, gpt_folder
 from domains.text.bpe import Tokenizer
-from domains.text.corpus_task import CorpusOptions, CorpusTask, packs
+from domains.text.corpus_task import CorpusOptions, CorpusTask, check_corpus, packs
 from domains.text.generation import continued
 from domains.text.scale import GOOD_EPOCHS, Size, size_of
 from trainers.contract import JSON, Machine, Plan, Predictions, Role, Watch
@@ -64,6 +64,7 @@ class Options(CorpusOptions):
 
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
     """Estimates from the bytes of the corpus. Raises UsageError where the shape does not fit together."""
+    check_corpus(facts)
     try:
         size = size_of(facts, options)
     except ValueError as error:

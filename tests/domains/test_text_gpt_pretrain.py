@@ -295,7 +295,15 @@ def test_each_rule_of_quality_finds_its_kind(text, reason):
 
 
 def facts_of(num_bytes):
-    return Facts("text", "generation", "bytes", 200, (), {"total_bytes": num_bytes, "mean_document_bytes": 2000.0})
+    return Facts(
+        "text",
+        "generation",
+        "bytes",
+        200,
+        (),
+        {"total_bytes": num_bytes, "mean_document_bytes": 2000.0},
+        {"shape": "corpus"},
+    )
 
 
 def test_the_formula_counts_the_parameters_of_the_model():

@@ -80,7 +80,7 @@ def test_list_and_show_know_every_recipe(zoo: Any) -> None:
         ("list --type tabluar", "Did you mean tabular"),
         ("list --status redy", "Did you mean ready"),
         ("recomend --type proteins --n 5", "recommend"),
-        ("train text/distil-tag --data x.csv", "planned, not built yet"),
+        ("train proteins/protein-lm --data x.csv", "planned, not built yet"),
     ],
 )
 def test_wrong_usage_exits_2_with_one_clean_line(zoo: Any, line: str, says: str) -> None:
@@ -163,7 +163,7 @@ def test_recommend_reads_type_size_and_task_from_a_file(tmp_path, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert (answer["type"], answer["n"], answer["task"]) == ("proteins", 50, "classification")
     assert answer["recipe"] == "proteins/esm2-embed-head"
-    assert answer["next_command"].endswith("mine.csv --target label")
+    assert answer["next_command"].endswith("mine.csv --target label --folds 5")
 
 
 def test_recommend_without_type_and_file_says_what_to_type(capsys):

@@ -138,8 +138,8 @@ def test_facts_that_decide_nothing_are_said_to() -> None:
 
 
 def test_small_biomedical_sets_are_told_to_use_folds() -> None:
-    assert any("k-fold" in note.says for note in zoo.recommend("proteins", n=1_999).notes)
-    assert not any("k-fold" in note.says for note in zoo.recommend("proteins", n=2_000).notes)
+    assert any("K-fold" in note.says for note in zoo.recommend("proteins", n=1_999).notes)
+    assert not any("K-fold" in note.says for note in zoo.recommend("proteins", n=2_000).notes)
 
 
 def test_the_text_names_rule_threshold_runner_up_sources_needs_and_command() -> None:
