@@ -82,15 +82,11 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     """
     config = languages.read_config(options.weights)
     check_options(options, config, machine, "max_tokens", options.max_tokens)
-    total, trained = parameters_of(config, options)
     rows = settings.micro_batch_size or settings.batch_size
     tokens = min(rows * options.max_tokens, settings.micro_batch_tokens or rows * options.max_tokens)
     return {
-        "num_parameters": total + (trained if options.method == "lora" else 0),
-        "num_trained": trained,
+        **language_estimates(config, options, settings, machine, tokens),
         "num_steps": settings.planned_steps(facts.num_rows),
-        "memory_bytes": memory_bytes(config, options, settings, machine, (total, trained), tokens),
-        "weights": weights_facts(options.weights, languages.find),
         "notes": notes(facts, options),
     }
 
@@ -108,26 +104,23 @@ def check_options(options: LanguageOptions, config: Any, machine: Machine, name:
         raise UsageError(f"options.base=4bit: {reason} (device {machine.device}). Use --set options.base=auto.")
 
 
-def parameters_of(config: Any, options: LanguageOptions) -> tuple[int, int]:
-    """Parameters of the model without adapters, and those that are trained."""
+def language_estimates(
+    config: Any, options: LanguageOptions, settings: Gradient, machine: Machine, tokens: int
+) -> JSON:
+    """Parameters, with adapters and trained; where the weights come from; and memory: weights, gradients, moments,
+    activations of the `tokens` of a micro-batch, and scores of tokens at once."""
     total = languages.num_parameters(config)
-    return total, total if options.method == "all" else num_adapter_parameters(config, options)
-
-
-def memory_bytes(
-    config: Any,
-    options: LanguageOptions,
-    settings: Gradient,
-    machine: Machine,
-    parameters: tuple[int, int],
-    tokens: int,
-) -> int:
-    """Weights, gradients, moments, activations of the `tokens` of a micro-batch, and scores of tokens at once."""
-    total, trained = parameters
-    frozen = 0 if options.method == "all" else total * bytes_of_base(options, settings, machine)
+    is_whole = options.method == "all"
+    trained = total if is_whole else num_adapter_parameters(config, options)
+    frozen = 0 if is_whole else total * bytes_of_base(options, settings, machine)
     factor = 1 if autocast_dtype(settings.precision, machine) is not None else 2
     activations = tokens * config.num_hidden_layers * config.hidden_size * ACTIVATION_BYTES * factor
-    return int(frozen + BYTES_PER_TRAINED * trained + activations + 4 * 4 * SCORES_AT_ONCE)
+    return {
+        "num_parameters": total if is_whole else total + trained,
+        "num_trained": trained,
+        "memory_bytes": int(frozen + BYTES_PER_TRAINED * trained + activations + 4 * 4 * SCORES_AT_ONCE),
+        "weights": weights_facts(options.weights, languages.find),
+    }
 
 
 def bytes_of_base(options: LanguageOptions, settings: Gradient, machine: Machine) -> float:
@@ -236,16 +229,20 @@ def _statistics(plan: Plan, train: Any) -> JSON:
 def make_task(plan: Plan, fitted: JSON, source: str | None, say: Callable[[str], None]) -> CausalTask:
     """The task. source: spec or folder of all weights; None where a snapshot brings them. Frozen ones come by reference."""
     options = Options.model_validate(plan.options)
-    language, tokenizer = language_and_tokenizer(plan, options, fitted, source)
+    unpacked = "false" if options.packing else None
+    language, tokenizer = language_and_tokenizer(plan, options, fitted, source, unpacked=unpacked)
     scribe = Scribe(tokenizer, options.separator, is_chat=plan.facts["schema"]["is_chat"])
-    if options.packing:
-        check_packing(language, options.weights, "false")
     answering = Answering(language, packs=options.packing)
     return CausalTask(answering, scribe, max_tokens=options.max_tokens, max_new=options.max_new_tokens, say=say)
 
 
-def language_and_tokenizer(plan: Plan, options: LanguageOptions, fitted: JSON, source: str | None) -> tuple[Any, Any]:
-    """The model, with adapters where they are asked for, and its tokenizer; see `make_task`."""
+def language_and_tokenizer(
+    plan: Plan, options: LanguageOptions, fitted: JSON, source: str | None, *, unpacked: str | None
+) -> tuple[Any, Any]:
+    """The model, with adapters where they are asked for, and its tokenizer; see `make_task`.
+
+    unpacked: where texts are to stand in one line, what options.packing must be for a model that cannot read them so.
+    """
     is_own = options.method == "all" and source is not None and Path(source).is_dir()
     spec = str(source) if is_own else languages.found_again(fitted["weights"])
     config = languages.read_config(spec)
@@ -257,6 +254,8 @@ def language_and_tokenizer(plan: Plan, options: LanguageOptions, fitted: JSON, s
     language = _language(plan, options, spec if options.method == "lora" else source, config)
     if options.method == "lora" or source is not None:
         check_scores(language, spec)
+        if unpacked is not None:
+            check_packing(language, options.weights, unpacked)
     return (with_adapters(language, options) if options.method == "lora" else language), tokenizer
 
 

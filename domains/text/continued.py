@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from domains.contract import Facts
-from domains.shared.weights import random_notes, random_shape, weights_facts
+from domains.shared.weights import random_notes, random_shape
 from domains.text import causal_weights as languages
 from domains.text.bpe import blocks
 from domains.text.causal import (
@@ -27,13 +27,11 @@ from domains.text.causal import (
     LanguageOptions,
     check_options,
     language_and_tokenizer,
+    language_estimates,
     loaded,
-    memory_bytes,
-    parameters_of,
 )
 from domains.text.causal import export_merged as export_merged_by
 from domains.text.causal_task import (
-    check_packing,
     keep_trained_state,
     language_roles,
     last_states,
@@ -66,18 +64,15 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     check_corpus(facts)
     config = languages.read_config(options.weights)
     check_options(options, config, machine, "context", options.context)
-    total, trained = parameters_of(config, options)
     tokens = facts.sizes["total_bytes"] / CHARACTERS_PER_TOKEN
     num_rows = max(1, int(tokens / options.context))
     rows = settings.micro_batch_size or settings.batch_size
-    is_timed = settings.seconds is not None
+    estimates = language_estimates(config, options, settings, machine, rows * options.context)
+    of_model = estimates["num_parameters"] - (estimates["num_trained"] if options.method == "lora" else 0)
     return {
-        "num_parameters": total + (trained if options.method == "lora" else 0),
-        "num_trained": trained,
-        "num_steps": None if is_timed else settings.planned_steps(num_rows),
-        "flops_per_epoch": int(6 * total * tokens),
-        "memory_bytes": memory_bytes(config, options, settings, machine, (total, trained), rows * options.context),
-        "weights": weights_facts(options.weights, languages.find),
+        **estimates,
+        "num_steps": None if settings.seconds is not None else settings.planned_steps(num_rows),
+        "flops_per_epoch": int(6 * of_model * tokens),
         "notes": random_notes(options.weights),
     }
 
@@ -119,9 +114,8 @@ def _statistics(plan: Plan, train: Any) -> JSON:
 
 def _task(plan: Plan, fitted: JSON, source: str | None) -> ContinuedTask:
     options = Options.model_validate(plan.options)
-    language, tokenizer = language_and_tokenizer(plan, options, fitted, source)
-    if fitted["packs"]:
-        check_packing(language, options.weights, "stream")
+    unpacked = "stream" if fitted["packs"] else None
+    language, tokenizer = language_and_tokenizer(plan, options, fitted, source, unpacked=unpacked)
     return ContinuedTask(language, tokenizer, options, packs=fitted["packs"], seed=plan.seed)
 
 

@@ -26,7 +26,7 @@ from domains.text.estimates import Sized, cropping_notes, encoder_estimates, net
 from domains.text.teacher import Teacher, chosen_layers, soft_targets, thinned
 from domains.text.tokens import TextTokenizer, of_words
 from trainers.checkpoint import load_weights
-from trainers.contract import JSON, Batch, Learner, Machine, Plan, Predictions, Role, Watch
+from trainers.contract import JSON, Batch, Learner, Machine, Plan, Watch
 from trainers.errors import UsageError
 from trainers.gradient import CHECKPOINTS, GradientLearner
 from trainers.outcome import Outcome, fit_outcome
@@ -116,6 +116,7 @@ def _student(options: Options, teacher: Teacher) -> encoder.Options:
 
 
 def kept_layers(options: StudentOptions, config: JSON) -> list[int]:
+    """Which of the teacher's layers a student takes. Raises UsageError for more than there are."""
     depth = config["num_hidden_layers"]
     wanted = options.layers or max(1, depth // 2)
     if wanted > depth:
@@ -124,6 +125,7 @@ def kept_layers(options: StudentOptions, config: JSON) -> list[int]:
 
 
 def student_config(options: StudentOptions, teacher: Teacher) -> JSON:
+    """The architecture of a student that takes its teacher's layers."""
     config = teacher.fitted()["config"]
     return thinned(config, {}, kept_layers(options, config))[0]
 
@@ -230,29 +232,30 @@ def take_layers(model: nn.Module, options: StudentOptions, teacher: Teacher) -> 
     load_weights(model, thinned(config, teacher.weights(), kept_layers(options, config))[1])
 
 
-class DistilTask:
-    """Meets `contract.Task`: a `TextTask` whose examples also hold what the teacher answered.
+class Taught:
+    """What tasks share whose examples also hold what the teacher answered; the model is asked as that of `inner`.
 
-    soft: (rows, outputs) of training rows, log probabilities or numbers.   share: of the loss, for these.
+    soft: of training rows, log probabilities or numbers.   share: of the loss, for these.
     """
 
     couples_rows = False
     min_rows = 1
 
     def __init__(
-        self,
-        inner: encoder.TextTask,
-        soft: Callable[[Any, Path], np.ndarray],
-        *,
-        temperature: float,
-        share: float,
+        self, inner: Any, soft: Callable[[Any, Path], np.ndarray], *, temperature: float, share: float
     ) -> None:
         self.model: nn.Module = inner.model
         self.inner, self.soft, self.temperature, self.share = inner, soft, temperature, share
-        self.row_sizes, self.collate = inner.row_sizes, inner.collate
+        self.roles, self.row_sizes, self.collate, self.predict = (
+            inner.roles,
+            inner.row_sizes,
+            inner.collate,
+            inner.predict,
+        )
 
-    def roles(self) -> Mapping[str, Role]:
-        return self.inner.roles()
+
+class DistilTask(Taught):
+    """Meets `contract.Task` around a `TextTask`. soft: (rows, outputs)."""
 
     def examples(self, train: Any, folder: Path) -> Sequence[tuple[Any, ...]]:
         soft, outcome = self.soft(train, folder), self.inner.outcome
@@ -275,9 +278,6 @@ class DistilTask:
         hard = self.inner.outcome.totals(outputs, encoded)
         told = softened_loss(outputs, soft, self.temperature) if self.inner.outcome.classes else squares(outputs, soft)
         return {**{name: total * (1 - self.share) for name, total in hard.items()}, "teacher": told * self.share}
-
-    def predict(self, model: nn.Module, inputs: tuple[Tensor, Tensor]) -> Predictions:
-        return self.inner.predict(model, inputs)
 
 
 def softened_loss(outputs: Tensor, soft: Tensor, temperature: float) -> Tensor:

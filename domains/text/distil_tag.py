@@ -7,7 +7,7 @@ Shapes: B windows, L tokens, K tags.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from domains.text.distil import (
     SOFT,
     Distilling,
     StudentOptions,
+    Taught,
     config_and_words,
     follows,
     references,
@@ -34,7 +35,7 @@ from domains.text.encoder_ner import NOT_COUNTED, TaggingEncoder, TaggingTask
 from domains.text.pieces import Window, WordPieces
 from domains.text.teacher import Teacher, kept_or_told
 from domains.text.tokens import TextTokenizer
-from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
+from trainers.contract import JSON, Batch, Machine, Plan
 from trainers.feed import size_order
 from trainers.gradient import CHECKPOINTS, GradientLearner
 from trainers.precision import autocast
@@ -116,24 +117,8 @@ def word_logs(teacher: Teacher, rows: Any, machine: Machine) -> np.ndarray:
     return np.concatenate([found[at] for at in np.argsort(order)])
 
 
-class DistilTagTask:
-    """Meets `contract.Task`: a `TaggingTask` whose examples also hold what the teacher answered.
-
-    soft: (words of all training rows, K) log probabilities.   share: of the loss, for these.
-    """
-
-    couples_rows = False
-    min_rows = 1
-
-    def __init__(
-        self, inner: TaggingTask, soft: Callable[[Any, Path], np.ndarray], *, temperature: float, share: float
-    ) -> None:
-        self.model: nn.Module = inner.model
-        self.inner, self.soft, self.temperature, self.share = inner, soft, temperature, share
-        self.row_sizes, self.collate = inner.row_sizes, inner.collate
-
-    def roles(self) -> Mapping[str, Role]:
-        return self.inner.roles()
+class DistilTagTask(Taught):
+    """Meets `contract.Task` around a `TaggingTask`. soft: (words of all training rows, K)."""
 
     def examples(self, train: Any, folder: Path) -> Sequence[Example]:
         soft = self.soft(train, folder).astype(np.float32)
@@ -159,6 +144,3 @@ class DistilTagTask:
         hard = functional.cross_entropy(scores_NK, targets[is_counted], reduction="sum")
         told = softened_loss(scores_NK, soft[is_counted], self.temperature)
         return {"cross_entropy": hard * (1 - self.share), "teacher": told * self.share}
-
-    def predict(self, model: nn.Module, inputs: tuple[Tensor, Tensor, Tensor, Tensor]) -> Predictions:
-        return self.inner.predict(model, inputs)

@@ -14,9 +14,11 @@ from transformers import AutoModelForCausalLM
 
 from domains.contract import Request
 from domains.text import causal_weights as languages
-from domains.text import corpus
+from domains.text import continued, corpus
 from domains.text.continued import ContinuedTask, KnownWords, Options, positions_in
 from domains.text.gpt import IGNORED
+from trainers.contract import Machine, Plan
+from trainers.settings import Gradient
 
 TEXTS = ["the cat sat", "a mat and a cat slept on the mat", "and", "the mat", "on a cat the mat slept and sat"]
 
@@ -118,6 +120,19 @@ def test_the_likeliest_completion_follows_transformers(folder):
             logits = task.model.language(input_ids=torch.tensor([numbers])).logits[0, -1]
             assert int(logits.argmax()) == number
             numbers.append(number)
+
+
+def test_a_resumed_run_that_packs_documents_asks_nothing_of_weights_that_are_yet_to_come():
+    rows, asked = table_of(TEXTS * 10), Request(task="generation")
+    chosen = Options(**{**continued.TINY["options"], "packing": "documents"})
+    settings = Gradient.model_validate(continued.TINY["train"])
+    facts = corpus.describe(rows, "generation", asked)
+    plan = Plan(
+        *("text/x", "text", "generation", continued.__name__, chosen.model_dump(mode="json"), settings.model_dump()),
+        *(facts.as_json(), Machine(), 0, continued.plan(facts, chosen, settings, Machine())),
+    )
+    learner = continued.build(plan).inner
+    assert learner._made(learner.compute_statistics(rows), pretrained=False).packs
 
 
 def test_padding_is_not_learned(folder, tmp_path):

@@ -151,6 +151,13 @@ def test_a_model_with_a_state_cannot_have_its_rows_in_one_line():
         causal_task.check_packing(language, "mamba", "false")
 
 
+def test_a_resumed_run_that_packs_rows_asks_nothing_of_weights_that_are_yet_to_come():
+    plan = plan_of(rows(), "random:2x32", method="all", packing=True)
+    learner = causal.build(plan).inner
+    task = learner._made(learner.compute_statistics(rows()), pretrained=False)
+    assert task.model.packs
+
+
 def test_a_model_with_scores_of_its_own_making_is_refused(llama):
     language = languages.load_language(str(llama), languages.read_config(str(llama)))
     language.lm_head.register_forward_hook(lambda module, inputs, out: out)
