@@ -60,7 +60,10 @@ def write(parent: Path, folders: Sequence[Path], pooled: Facts | None) -> None:
     }
     for kind in _KINDS_OF_RIVALS:
         over[kind] = {name: _over_runs([run[kind][name] for run in runs]) for name in _in_all(runs, kind)}
-    metrics = _means(runs, over) if pooled is None else _pooled(parent, folders, runs, over, pooled)
+    if pooled is None:
+        metrics = _shell(runs, over, runs[0]["decides"], runs[0]["direction"])
+    else:
+        metrics = _pooled(parent, folders, runs, over, pooled)
     actual = _actual(folders)
     saved.write_json(parent / "metrics.json", metrics)
     saved.write_json(parent / "actual.json", actual)
@@ -110,21 +113,17 @@ def _shell(runs: Sequence[JSON], over: JSON, decides: str, direction: str) -> JS
     }
 
 
-def _means(runs: Sequence[JSON], over: JSON) -> JSON:
-    return _shell(runs, over, runs[0]["decides"], runs[0]["direction"])
-
-
 def _pooled(parent: Path, folders: Sequence[Path], runs: Sequence[JSON], over: JSON, facts: Facts) -> JSON:
     """The scores with those on all out-of-fold answers in the place of means."""
     domain, _ = parts_of(load_registry().get(saved.read_json(parent / saved.MANY)["recipe"]))
     metrics = domain.metrics(facts)
     kept = [saved.read_json(folder / ROW_SCORES)["scores"] for folder in folders]
     shell = _shell(runs, over, metrics[0].name, "higher" if metrics[0].higher_is_better else "lower")
-    for kind in _KINDS_OF_RIVALS:
-        shell |= {kind: {name: _together(metrics, [each[name] for each in kept]) for name in over[kind]}}
+    for kind in shell.keys() & set(_KINDS_OF_RIVALS):
+        shell[kind] = {name: _together(metrics, [each[name] for each in kept]) for name in over[kind]}
     shell["test"] = _together(metrics, [each[MODEL] for each in kept])
     shell["num_rows"]["test"] = sum(run["num_rows"]["test"] for run in runs)
-    return shell if shell["reference"] else {name: value for name, value in shell.items() if name != "reference"}
+    return shell
 
 
 def _together(metrics: Sequence[Any], kept: Sequence[JSON]) -> JSON:

@@ -40,7 +40,7 @@ def card(parent: Path, folders: Sequence[Path], metrics: JSON, actual: JSON) -> 
         f"{described['task'].capitalize()} of `{described['facts']['target']}` from {described['type']}.\n",
         "## Scores\n",
         f"{_ABOUT[kind]} * decides. sd: standard deviation over the {kind}.\n",
-        *_table(header, rows),
+        *report.table_lines(header, rows),
         *([f"\n{verdict}"] if (verdict := report.verdict(metrics)) else []),
         f"\nMean over the {kind} with its 95 % interval (Student's t): {_interval(runs['test'][metrics['decides']])}. They "
         "share most of their training rows: the interval says how the runs differ, and is no bound for other data.",
@@ -74,11 +74,6 @@ def _interval(over: JSON) -> str:
     return f"{_spread(over)} ({over['low']:.4g} to {over['high']:.4g})"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]
-
-
 def _each(folders: Sequence[Path], decides: str) -> list[str]:
     rows = []
     for folder in folders:
@@ -86,7 +81,7 @@ def _each(folders: Sequence[Path], decides: str) -> list[str]:
         sizes = [str(found["num_rows"][part]) for part in ("train", "valid", "test")]
         valid = report.score_text(found["valid"][decides]) if found["valid"] else ""
         rows.append([folder.name, *sizes, valid, report.score_text(found["test"][decides])])
-    return _table(["run", "train", "valid", "test", f"{decides}, valid", f"{decides}, test"], rows)
+    return report.table_lines(["run", "train", "valid", "test", f"{decides}, valid", f"{decides}, test"], rows)
 
 
 def _warnings(folders: Sequence[Path]) -> list[str]:

@@ -251,8 +251,6 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str
     """
     plan, evidence = job.plan, job.split.evidence
     header, *rows = score_table(metrics)
-    table = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
-    table += ["| " + " | ".join(row) + " |" for row in rows]
     warnings = [*job.usable.notices, *plan.estimates.get("notes", [])]
     if "optimistic" in evidence:
         warnings.insert(0, f"The scores are optimistic: {evidence['optimistic']}.")
@@ -263,7 +261,7 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str
         licence,
         "## Scores\n",
         "95 % intervals by bootstrap over groups; * decides. The test rows were used once.\n",
-        *table,
+        *table_lines(header, rows),
         *([f"\n{text}"] if (text := verdict(metrics)) else []),
         *(f"\n![{caption}]({PLOTS}/{name})\n{caption}" for name, caption in plots.items()),
         "\n## Data and split\n",
@@ -276,6 +274,12 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str
         f"```\nzoo predict {folder} NEW_DATA\nzoo evaluate {folder} --data LABELLED_DATA\n```",
     ]
     return "\n".join(text) + "\n"
+
+
+def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table in Markdown."""
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
 def experiment_row(folder: Path, recipe: str, metrics: JSON, actual: JSON) -> JSON:

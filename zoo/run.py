@@ -77,15 +77,13 @@ def train(
     target = None if target is None else str(target)
     request = Request(target, task, group, order, id_column, labels, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
-
-    display, is_many = Display(say, bar), many.kind_of(folds, seeds) is not None
+    display = Display(say, bar)
 
     def jobs() -> list[Job]:
         material = gather(recipe, data, request=request, wishes=wishes, skip_bad=skip_bad, fast=fast, say=say)
         found = many.jobs_of(material, wishes, split=split, folds=folds, seeds=seeds, say=say)
-        parts_of(material.recipe)[1].build(
-            found[0].plan
-        )  # what is wrong with the options shows before there is a folder
+        # What is wrong with the options shows before there is a folder.
+        parts_of(material.recipe)[1].build(found[0].plan)
         return [replace(job, config={**job.config, "loggers": list(loggers)}) for job in found]
 
     def begun() -> tuple[Path, Job]:
@@ -94,7 +92,7 @@ def train(
         write_down(folder, job)
         return folder, job
 
-    if is_many:
+    if many.kind_of(folds, seeds) is not None:
         return many.train(jobs(), saved.new_folder(recipe, out), partial(_one_of_many, display), say)
     return _finished(begun, data, display, started=started, is_new=True)
 
