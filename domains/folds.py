@@ -116,8 +116,24 @@ def _homes(
         fewer = f"Give --folds {num_groups}" if num_groups > 1 else "Leave --folds out"
         raise DataError(f"--folds {num_folds}: there are {num_groups} {what}. {fewer}, or more data.")
     if chosen == "grouped":
-        return by_group(group, strata, np.full(num_folds, 1 / num_folds), rng, largest=1.0)
+        homes = by_group(group, strata, np.full(num_folds, 1 / num_folds), rng, largest=1.0)
+        return _without_empty(homes, group, num_folds)
     return _dealt(strata, num_folds, rng)
+
+
+def _without_empty(homes: np.ndarray, group: np.ndarray, num_folds: int) -> np.ndarray:
+    """`homes` where every fold has a group: balance of rows alone leaves a fold empty where one group outweighs the rest.
+
+    An empty fold takes the smallest group of the fold that has most of them.
+    """
+    homes = homes.copy()
+    sizes = np.bincount(group)
+    for empty in np.setdiff1d(np.arange(num_folds), homes):
+        home_of = np.empty(len(sizes), np.int64)
+        home_of[group] = homes
+        donors = np.flatnonzero(home_of == np.bincount(home_of).argmax())
+        homes[group == donors[np.argmin(sizes[donors])]] = empty
+    return homes
 
 
 def _dealt(strata: np.ndarray, num_folds: int, rng: np.random.Generator) -> np.ndarray:
@@ -178,7 +194,7 @@ def _absent(evidence: JSON) -> list[str]:
 
 
 def _of_one_group(group: np.ndarray, test: np.ndarray, chosen: str) -> list[str]:
-    largest = int(np.bincount(group[test]).max(initial=0))  # a fold is empty where groups are few and large
+    largest = int(np.bincount(group[test]).max())
     if chosen != "grouped" or largest <= LARGEST_FREE_GROUP * len(group):
         return []
     return [f"one group has {largest:,} of {len(group):,} rows; a single split would never test it, this fold does"]
