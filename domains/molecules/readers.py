@@ -13,9 +13,10 @@ from rdkit import Chem, rdBase
 
 from domains.contract import BadRow, Request
 from domains.molecules.chemistry import Parsed, described, parsed
+from domains.molecules.generated import TASK as GENERATION
 from domains.shared.cells import Distinct
 from domains.shared.delimited import as_utf8
-from domains.shared.frames import choose_column, read_frame
+from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.roles import id_texts
 from trainers.errors import DataError
 
@@ -53,6 +54,8 @@ def read_raw(data: Any, request: Request) -> Raw:
     texts = [*_in_any_case([*([wanted] if wanted else []), *SMILES_NAMES]), *id_texts(request, ID_NAMES)]
     reading = read_frame(data, text_columns=texts, encoding=request.encoding)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
+    if request.facts is not None and request.facts.task == GENERATION:
+        reading = _with_places_to_write(reading, wanted)
     smiles = _smiles_column(reading.frame, wanted, request, where)
     if smiles not in texts:  # found by its content: read again byte for byte
         reading = read_frame(data, text_columns=[*texts, smiles], encoding=request.encoding)
@@ -61,8 +64,18 @@ def read_raw(data: Any, request: Request) -> Raw:
     # Each distinct text is parsed once: screens repeat molecules.
     texts_of_rows = reading.frame[smiles].fillna("").astype(str).tolist()
     known = {text: parsed(text) for text in dict.fromkeys(texts_of_rows)}
+    if request.facts is not None and request.facts.task == GENERATION:
+        known[""] = Parsed("")  # nothing to be found likely, and a place for what is written
     molecules = [known[text] for text in texts_of_rows]
     return Raw(reading.frame, molecules, smiles, ids, reading.places, bad, list(reading.notices), reading.comma)
+
+
+def _with_places_to_write(reading: FrameReading, wanted: str | None) -> FrameReading:
+    """Rows without a column of SMILES are places for molecules that are to be written."""
+    name = wanted or SMILES_NAMES[0]
+    if name in reading.frame.columns:
+        return reading
+    return reading._replace(frame=reading.frame.assign(**{name: ""}))
 
 
 def _in_any_case(names: Sequence[str]) -> list[str]:

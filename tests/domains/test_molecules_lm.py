@@ -136,7 +136,7 @@ def test_training_writes_a_molecule_anew_and_its_target_stays(folder):
 
 def test_weights_that_are_not_here_and_too_many_tokens_end_before_training(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(MissingError, match="hf download|no such file"):
+    with pytest.raises(MissingError, match=r"hf download|no such file"):
         lm_finetune.find(str(tmp_path / "nowhere"))
     sets = {**TINY, "options.weights": str(folder), "options.max_tokens": 512}
     with pytest.raises(UsageError, match=r"options\.max_tokens=99"):
