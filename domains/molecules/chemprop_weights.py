@@ -30,12 +30,16 @@ class Inert:
     """What stands for an object of a library: it keeps what the file says of it and does nothing."""
 
     stands_for = ""
+    args: tuple[Any, ...] = ()
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        self.args, self.settings, self.state = args, settings, None
+    def __new__(cls, *args: Any, **settings: Any) -> Inert:
+        """Objects of a file are often made without `__init__`."""
+        made = super().__new__(cls)
+        made.args = args
+        return made
 
     def __setstate__(self, state: Any) -> None:
-        self.args, self.state = (), state
+        """What an object holds is not needed."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from domains.molecules.baselines import forest, means, shares
 from domains.molecules.chemistry import Parsed, oddity_notice
 from domains.molecules.ngrams import rival
 from domains.molecules.readers import read_raw
+from domains.molecules.structures import STRUCTURES
 from domains.molecules.targets import MULTILABEL, MULTIREGRESSION, differing_notice, read_target, stratum_of
 from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names
@@ -56,14 +57,16 @@ def read(data: Any, request: Request) -> Reading:
     notices = [*raw.notices, *target.notices, *_fragment_notice(found), *oddity_notice(found, raw.places, known)]
     if request.facts is None and target.task != generated.TASK:
         notices += differing_notice(canonical, target, raw.places)
+    ids = _ids(raw.frame, raw.id_column)
     context = {
+        STRUCTURES: {str(name): each.structure for name, each in zip(ids, found, strict=True) if each.structure},
         "smiles": raw.smiles,
         "id_column": raw.id_column,
         "targets": target.columns,
         "oddities": {each.canonical: each.oddities for each in found if each.oddities},
         "num_atoms": {each.canonical: each.num_atoms for each in found},
     }
-    table = FrameTable(pd.DataFrame(columns), _ids(raw.frame, raw.id_column), target.name, context)
+    table = FrameTable(pd.DataFrame(columns), ids, target.name, context)
     return Reading(table, target.task, target.name, tuple(one_a_row(bad)), (*notices, *groups))
 
 
@@ -134,10 +137,12 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
     if task == "classification":
         sizes["largest_share"] = largest_share(target)
     odd = train.context["oddities"]
+    placed = train.context[STRUCTURES]
     schema = {
         "smiles": train.context["smiles"],
         "id_column": train.context["id_column"],
         "targets": list(columns),
+        "without_positions": sum(str(name) not in placed for name in train.ids),
         "oddities": sorted({name for each in smiles if each in odd for name in odd[each]}),
     }
     return Facts("molecules", task, train.target_name, len(train), classes, sizes, schema)

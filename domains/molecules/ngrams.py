@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from domains.contract import Baseline
+from domains.molecules.chemistry import PATTERN
 from domains.molecules.generated import Draws, predictions
-from domains.molecules.smiles_tokens import PATTERN
 from trainers.contract import Predictions
 
 END = ""

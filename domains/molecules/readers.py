@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pandas as pd
 from rdkit import Chem, rdBase
 
 from domains.contract import BadRow, Request
+from domains.molecules import structures
 from domains.molecules.chemistry import Parsed, described, parsed
 from domains.molecules.generated import TASK as GENERATION
 from domains.shared.cells import Distinct
@@ -178,6 +179,9 @@ def _split_record(record: list[str]) -> tuple[list[str], dict[str, str]]:
 
 def _molecule(block: list[str]) -> Parsed:
     """RDKit takes stereo from the positions where they are three-dimensional, else from the wedges."""
+    text = "\n".join(block)
     with rdBase.BlockLogs():
-        mol = Chem.MolFromMolBlock("\n".join(block))
-    return Parsed("", "a structure that RDKit does not accept") if mol is None else described(mol)
+        mol = Chem.MolFromMolBlock(text)
+    if mol is None:
+        return Parsed("", "a structure that RDKit does not accept")
+    return replace(described(mol), structure=structures.of_block(text))

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from rdkit import Chem, rdBase
 
+from domains.molecules.chemistry import PATTERN
 from domains.shared.tokens import END, MASK, PAD, START, UNKNOWN, TextTokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-PATTERN = r"(\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9])"
-"""Of Schwaller et al. 2019, arXiv 1811.02633, section 3.2: what stands in brackets is one token."""
 SPECIAL = (PAD, UNKNOWN, START, END, MASK)
 MOST_TOKENS = 2000
 

@@ -10,7 +10,8 @@ from rdkit import Chem
 
 import zoo
 from domains.molecules import lm_finetune
-from domains.molecules.smiles_tokens import PATTERN, of_smiles, other_writing, other_writings
+from domains.molecules.chemistry import PATTERN
+from domains.molecules.smiles_tokens import of_smiles, other_writing, other_writings
 from trainers.errors import MissingError, UsageError
 from zoo import run
 
@@ -49,7 +50,7 @@ def test_another_writing_is_the_same_molecule_and_the_same_for_the_same_seed(smi
     written = {other_writing(canonical, seed) for seed in range(1, 20)}
     assert {Chem.CanonSmiles(text) for text in written} == {canonical}
     assert other_writing(canonical, 7) == other_writing(canonical, 7)
-    assert len(written) > 1 or canonical.count("C") + canonical.count("[") < 2
+    assert len(written) > 1 or smiles in ("C", "[Na+].[Cl-]", "[13CH3]O")
     assert other_writings([canonical], 3)[0] == canonical
 
 
@@ -83,7 +84,7 @@ def test_a_random_roberta_in_a_folder_gives_the_mean_state_that_transformers_its
 
     sets = {**TINY, "options.weights": str(folder), "train.epochs": 1, "train.lr": 1e-12, "train.head_lr": 1e-12}
     done = run.train("molecules/lm-finetune", molecules(), target="y", set=sets, fast=True, out=tmp_path / "run")
-    learner = zoo.load(done.folder).learner
+    learner = zoo.load(done.folder)._learner
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
         for smiles in ("CCO", "CCCCCCCO"):
