@@ -143,10 +143,14 @@ def verdict(metrics: JSON) -> str:
     if not rivals or model["value"] is None:
         return ""
     best = max(rivals, key=lambda rival: sign * rivals[rival]["value"])
-    if sign * rivals[best]["value"] < sign * model["value"]:
+    margin = sign * (rivals[best]["value"] - model["value"])
+    if margin < 0:
         return ""
     figures = f"{name} {rivals[best]['value']:.4g} against {model['value']:.4g}"
-    return f"The baseline {best!r} did better on the test rows ({figures}): this model adds nothing here as it was trained."
+    how = "better" if margin > 0 else "as well"
+    return (
+        f"The baseline {best!r} did {how} on the test rows ({figures}): this model adds nothing here as it was trained."
+    )
 
 
 def score_text(score: JSON) -> str:
