@@ -39,6 +39,9 @@ Folds = Annotated[
 Seeds = Annotated[
     int | None, typer.Option("--seeds", help="so many runs, from --seed on; mean and deviation; --budget is for all")
 ]
+Gap = Annotated[
+    bool, typer.Option("--gap", help="train on a random split as well, and show what similar rows are worth")
+]
 Shard = Annotated[bool, typer.Option("--shard", help="under torchrun: split the model among the processes (FSDP2)")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="drop and count unusable rows")]
 Fast = Annotated[bool, typer.Option("--fast", help="skip the search for similar rows; the split says so")]
@@ -96,6 +99,7 @@ def train(
     seed: Seed = 0,
     folds: Folds = None,
     seeds: Seeds = None,
+    gap: Gap = False,
     shard: Shard = False,
     skip_bad: SkipBad = False,
     fast: Fast = False,
@@ -112,8 +116,8 @@ def train(
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
         columns=_columns(column), encoding=encoding, split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget,
-        precision=precision, device=device, seed=seed, folds=folds, seeds=seeds, shard=shard, skip_bad=skip_bad, fast=fast,
-        loggers=log or (), out=out, say=_say, bar=True,
+        precision=precision, device=device, seed=seed, folds=folds, seeds=seeds, gap=gap, shard=shard, skip_bad=skip_bad,
+        fast=fast, loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
     _show_run(done, as_json=as_json)
 
@@ -347,7 +351,7 @@ def _show_run(done: Any, *, as_json: bool) -> None:
         return
     table = many_text.score_table if saved.is_parent(done.folder) else report.score_table
     print(report.aligned(table(done.metrics)))
-    if text := report.verdict(done.metrics):
+    for text in filter(None, (report.verdict(done.metrics), report.gap_sentence(done.metrics))):
         print(f"\n{text}")
     print()
     print(report.closing_block(done.metrics, actual))
