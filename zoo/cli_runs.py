@@ -17,6 +17,9 @@ Group = Annotated[str | None, typer.Option("--group", help="column whose values 
 Order = Annotated[str | None, typer.Option("--order", help="time column: the last rows become the test")]
 IdColumn = Annotated[str | None, typer.Option("--id-column", help="column that names the rows")]
 Labels = Annotated[str | None, typer.Option("--labels", help="second file with ids and labels (FASTA)")]
+Reference = Annotated[
+    str | None, typer.Option("--reference", help="genome that the places of a BED file are cut out of")
+]
 Columns = Annotated[
     list[str] | None,
     typer.Option("--column", help="PURPOSE=COLUMN where the reader would guess: text, sequence, path; repeatable"),
@@ -88,6 +91,7 @@ def train(
     order: Order = None,
     id_column: IdColumn = None,
     labels: Labels = None,
+    reference: Reference = None,
     column: Columns = None,
     encoding: Encoding = None,
     split: SplitRule = None,
@@ -115,7 +119,8 @@ def train(
 
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
-        columns=_columns(column), encoding=encoding, split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget,
+        reference=reference, columns=_columns(column), encoding=encoding, split=split, set=parse_sets(sets or []),
+        epochs=epochs, budget=budget,
         precision=precision, device=device, seed=seed, folds=folds, seeds=seeds, gap=gap, shard=shard, skip_bad=skip_bad,
         fast=fast, loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
@@ -131,6 +136,7 @@ def plan(
     order: Order = None,
     id_column: IdColumn = None,
     labels: Labels = None,
+    reference: Reference = None,
     column: Columns = None,
     encoding: Encoding = None,
     split: SplitRule = None,
@@ -167,6 +173,7 @@ def plan(
         about_data: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
         about_data |= {
             "labels": labels,
+            "reference": reference,
             "id-column": id_column,
             "column": column,
             "split": split,
@@ -183,7 +190,7 @@ def plan(
     from zoo import many, report
     from zoo.plan import Wishes, parse_sets
 
-    request = Request(target, task, group, order, id_column, labels, _columns(column), encoding=encoding)
+    request = Request(target, task, group, order, id_column, labels, reference, _columns(column), encoding=encoding)
     wishes = Wishes(parse_sets(sets or []), epochs, budget, precision, device, seed)
     job = many.prepare(
         recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,

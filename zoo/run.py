@@ -47,6 +47,7 @@ def train(
     order: str | None = None,
     id_column: str | None = None,
     labels: str | None = None,
+    reference: str | None = None,
     columns: Mapping[str, str] | None = None,
     encoding: str | None = None,
     split: str | None = None,
@@ -78,7 +79,8 @@ def train(
     started = time.monotonic()
     loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
-    request = Request(target, task, group, order, id_column, labels, dict(columns or {}), encoding=encoding)
+    reference = None if reference is None else str(Path(reference).absolute())
+    request = Request(target, task, group, order, id_column, labels, reference, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
     display = Display(say, bar)
 
