@@ -32,7 +32,11 @@ def main() -> None:
         written = pd.read_csv(done.folder / "predictions.csv")["prediction"].dropna().head(5).tolist()
     scores = {"smiles-lm": done.metrics["test"], **done.metrics["baseline"]}
     line = {name: {metric: shown(score) for metric, score in each.items()} for name, each in scores.items()}
-    print(json.dumps({**line, "num_rows": done.metrics["num_rows"], "cpu_seconds": actual["cpu_seconds"], "some": written}))
+    print(
+        json.dumps(
+            {**line, "num_rows": done.metrics["num_rows"], "cpu_seconds": actual["cpu_seconds"], "some": written}
+        )
+    )
 
 
 def shown(score: dict[str, float]) -> str:
