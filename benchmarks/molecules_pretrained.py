@@ -3,9 +3,10 @@
     python benchmarks/molecules_pretrained.py hiv.csv tune          # rates by validation, one draw of rows
     python benchmarks/molecules_pretrained.py hiv.csv race 3e-4 1e-3 0 1 2    # rates (pretrained, random), draws of rows
 
-Rates are chosen by validation before any test score is looked at. The test part is that of `scaffold-largest-first` on all of HIV (as DeepChem and OGB cut it); of the training and validation
-parts 3,200 and 800 molecules are drawn. The networks of admet-ai (pip install --no-deps admet-ai==2.0.1) never saw HIV's
-labels, but TDC's; molecules of HIV may be among those. One JSON line a run.
+Rates are chosen by validation before any test score is looked at. The test part is that of `scaffold-largest-first` on all
+of HIV (as DeepChem and OGB cut it); of the training and validation parts 3,200 and 800 molecules are drawn. The networks of
+admet-ai (pip install --no-deps admet-ai==2.0.1) never saw HIV's labels, but TDC's; molecules of HIV may be among those. One
+JSON line a run.
 """
 
 from __future__ import annotations
