@@ -21,6 +21,7 @@ from domains.molecules.gnn_scratch import num_outputs
 from domains.molecules.space_networks import DIMENET_CUTOFF, SCHNET_CUTOFF, DimeNet, SchNet
 from domains.molecules.structures import NEAREST, Conformers, Structure, joined
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role, RoleKind, as_objects
+from trainers.empty import without_storage
 from trainers.errors import DataError
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, Outcome, fit_outcome
@@ -70,7 +71,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
             f"{num_without:,} of {facts.num_rows:,} training molecules have no three-dimensional positions. Give an SDF "
             "with them, or let RDKit make conformers: --set options.conformers=etkdg"
         )
-    with torch.device("meta"):
+    with without_storage():  # not the meta device: a constructor reads its own buffers
         network = _network(options, facts.task, num_outputs(facts))
     total = sum(parameter.numel() for parameter in network.parameters())
     atoms = ATOMS_WITH_HYDROGENS * facts.sizes["median_atoms"]

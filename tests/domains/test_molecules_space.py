@@ -123,7 +123,7 @@ def test_element_sums_are_found_where_known_and_each_target_by_itself(structures
     numbers = counts @ truth
     numbers[1, 0] = np.nan
     found = element_sums(counts, numbers)
-    np.testing.assert_allclose(counts @ found, counts @ truth, atol=1e-3)
+    np.testing.assert_allclose(counts @ found, counts @ truth, atol=1e-2)
 
 
 def write_sdf(path, num=40, flat=()):
