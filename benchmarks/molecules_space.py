@@ -25,7 +25,7 @@ from zoo import run
 BOHR = 0.529177
 TARGETS = ("gyration", "repulsion")
 SETS = {
-    "molecules/schnet": {"options.width": 64, "options.depth": 3, "train.epochs": 40, "train.lr": 1e-3},
+    "molecules/schnet": {"options.width": 64, "options.depth": 3, "train.epochs": 30, "train.lr": 1e-3},
     "molecules/gnn-scratch": {"options.width": 128, "options.hidden": 128, "train.epochs": 20},
 }
 
