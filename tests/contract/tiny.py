@@ -254,7 +254,15 @@ def asked_and_answered(task: str, data: Any, target: str | None) -> pd.DataFrame
     return pd.DataFrame({"prompt": prompts, "completion": [form.gap + each.answer for each in shown[1:]]})
 
 
+def transformer(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
+    """A small transformer on pictures of 32 pixels, with every augmentation."""
+    mixes = {"options.randaug": 2, "options.mixup": 0.2, "options.cutmix": 0.2, "options.scale": 0.9}
+    return {"options.network": "test_vit", "options.flip_test": True, "train.epochs": 8, **mixes}
+
+
 NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {
+    "images/vit-finetune": transformer,
+    "images/vit-scratch": transformer,
     "text/distil": teacher,
     "text/distil-tag": teacher,
     "text/few-shot-tag": speaker,
