@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Facts
+from domains.shared.tokens import TextTokenizer, of_pieces, write_for_transformers
 from domains.shared.weights import quiet_transformers
 from domains.text import encoder, encoder_ner, unlabelled
 from domains.text import encoder_weights as encoders
@@ -27,7 +28,6 @@ from domains.text.estimates import (
     num_tokens,
 )
 from domains.text.masked import MaskedEncoder, MaskedTask
-from domains.text.tokens import TextTokenizer, of_pieces, write_for_transformers
 from trainers.contract import JSON, Learner, Machine, Plan, Predictions, Watch
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from domains.shared.tokens import MASK, TextTokenizer
 from domains.text import encoder_weights as encoders
-from domains.text.tokens import MASK, TextTokenizer
 from trainers.contract import Batch, Predictions, Role
 from trainers.errors import DataError
 

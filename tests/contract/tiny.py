@@ -98,6 +98,12 @@ def molecules(folder: Path, task: str) -> tuple[Any, str]:
     return _written(frame, folder / "molecules.csv"), "y,z"
 
 
+def structures(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Molecules alone, each once."""
+    data, _ = molecules(folder, "regression")
+    return _written(pd.read_csv(data)[["smiles"]].drop_duplicates(), data), None
+
+
 def scans(folder: Path, task: str) -> tuple[Any, str | None]:
     """Scans of 16 voxels a side with a bright and a dark ellipsoid, and their masks."""
     from domains.medical.demo import phantoms
@@ -202,6 +208,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "molecules": molecules,
     "medical": scans,
     "text": texts,
+    "molecules/smiles-lm": structures,
     "text/gpt-pretrain": corpus,
     "text/continued-pretrain": corpus,
     "text/few-shot-prompt": prompts,

@@ -13,10 +13,10 @@ from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM
 
 from domains.contract import Request
+from domains.shared.tokens import of_pieces
 from domains.text import encoder, encoder_scratch, labelled, unlabelled
 from domains.text import encoder_weights as encoders
 from domains.text.masked import MaskedEncoder, MaskedTask, masked_places
-from domains.text.tokens import of_pieces
 from trainers.contract import Machine, Plan
 from trainers.errors import MissingError, StoppedError
 from trainers.settings import Phases
