@@ -1,4 +1,5 @@
-"""Weights of ESM-2 from any of their homes: hub id, transformers folder, fair-esm name, fair-esm .pt file, or random.
+"""Weights of ESM-2 from any of their homes: hub id, transformers folder, fair-esm name, fair-esm .pt file, a run of
+proteins/protein-lm, or random.
 
 fair-esm checkpoints are renamed key by key; the states are the same to float32 precision.
 """
@@ -26,6 +27,8 @@ FAIR_ESM_NAMES = (
     "esm2_t36_3B_UR50D",
     "esm2_t48_15B_UR50D",
 )
+RUN_PARTS = ("model/pretrain", "model")
+"""Where a run of proteins/protein-lm keeps its checkpoint: beside the network that learned labels, or alone."""
 _FAIR_PREFIX = re.compile(r"^(encoder\.)?(sentence_encoder\.)?")
 _FAIR_PARTS = {
     "self_attn.q_proj": "attention.self.query",
@@ -40,12 +43,24 @@ _FAIR_PARTS = {
 
 
 def find(spec: str) -> Weights:
-    """The weights of a spec that is not random: hub id, fair-esm name, folder or file. Raises MissingError."""
+    """The weights of a spec that is not random: hub id, fair-esm name, folder, file or run. Raises MissingError."""
     if not Path(spec).exists() and spec.startswith("esm2_") and "/" not in spec and not spec.endswith(".pt"):
         if spec not in FAIR_ESM_NAMES:
             raise MissingError(f"options.weights: no ESM-2 model {spec!r}.{did_you_mean(spec, FAIR_ESM_NAMES)}")
         return resolve(f"facebook/{spec}")
-    return resolve(spec)
+    return resolve(str(_of_run(Path(spec)) or spec))
+
+
+def _of_run(path: Path) -> Path | None:
+    """The checkpoint that a finished run of proteins/protein-lm left; None where `path` is no run."""
+    if not (path / "plan.json").exists():
+        return None
+    found = next((path / part for part in RUN_PARTS if (path / part / "config.json").exists()), None)
+    if found is None:
+        raise MissingError(
+            f"options.weights: {path} is a run that left no encoder. Give one of proteins/protein-lm, or a checkpoint."
+        )
+    return found
 
 
 def read_config(spec: str) -> JSON:

@@ -46,6 +46,19 @@ def proteins(folder: Path, task: str) -> tuple[Any, str]:
     return _written(frame, folder / "proteins.csv"), "y"
 
 
+FAMILIES = ("ACDEF", "GHIKL", "MNPQR", "STVWY")
+
+
+def proteins_or_chains(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Labelled proteins; to learn a language, chains each of which has the residues of one family only."""
+    if task != "masked-lm":
+        return proteins(folder, task)
+    rng = np.random.default_rng(0)
+    chains = ["".join(rng.choice(list(FAMILIES[i % 4]), int(rng.integers(20, 41)))) for i in range(NUM_ROWS)]
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(NUM_ROWS)], "sequence": chains})
+    return _written(frame, folder / "chains.csv"), None
+
+
 def genomics(folder: Path, task: str) -> tuple[Any, str]:
     """DNA of 30-50 bases, rich in G and C or in A and T."""
     rng = np.random.default_rng(0)
@@ -197,6 +210,7 @@ def _written(frame: pd.DataFrame, path: Path) -> Path:
 MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "tabular": table,
     "proteins": proteins,
+    "proteins/protein-lm": proteins_or_chains,
     "genomics": genomics,
     "images": pictures,
     "molecules": molecules,
