@@ -59,6 +59,20 @@ def proteins_or_chains(folder: Path, task: str) -> tuple[Any, str | None]:
     return _written(frame, folder / "chains.csv"), None
 
 
+def variants(folder: Path, task: str) -> tuple[Any, str]:
+    """Mutants of a chain of one family; a residue of another family harms, by about as much everywhere."""
+    rng = np.random.default_rng(0)
+    wild = "".join(rng.choice(list(FAMILIES[0]), 30))
+    rows = []
+    for _ in range(NUM_ROWS):
+        at, gained = int(rng.integers(30)), str(rng.choice(list("".join(FAMILIES))))
+        effect = float(gained in FAMILIES[0]) + 0.1 * float(rng.normal())
+        rows.append({"mutant": f"{wild[at]}{at + 1}{gained}", "wild_type": wild, "y": effect})
+    frame = pd.DataFrame(rows)
+    frame.insert(0, "id", [f"v{i}" for i in range(NUM_ROWS)])
+    return _written(frame, folder / "variants.csv"), "y"
+
+
 def genomics(folder: Path, task: str) -> tuple[Any, str]:
     """DNA of 30-50 bases, rich in G and C or in A and T."""
     rng = np.random.default_rng(0)
@@ -211,6 +225,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "tabular": table,
     "proteins": proteins,
     "proteins/protein-lm": proteins_or_chains,
+    "proteins/esm2-variant-effect": variants,
     "genomics": genomics,
     "images": pictures,
     "molecules": molecules,
@@ -246,6 +261,15 @@ def teacher(task: str, data: Any, target: str | None, folder: Path) -> dict[str,
     return {"options.teacher": str(folder / "teacher")}
 
 
+def language_of_proteins(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
+    """A language model that learned which residues go together: random weights know of no effect."""
+    if not (folder / "language").exists():
+        chains, _ = proteins_or_chains(folder, "masked-lm")
+        sets = dict(paths_of(importlib.import_module("domains.proteins.protein_lm").TINY))
+        run.train("proteins/protein-lm", chains, task="masked-lm", set=sets, fast=True, out=folder / "language")
+    return {"options.weights": str(folder / "language")}
+
+
 def speaker(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
     """A causal model that learned to answer prompts with one example: random weights write nothing that could be scored."""
     if not (folder / "speaker").exists():
@@ -269,6 +293,7 @@ def asked_and_answered(task: str, data: Any, target: str | None) -> pd.DataFrame
 
 
 NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {
+    "proteins/esm2-variant-effect": language_of_proteins,
     "text/distil": teacher,
     "text/distil-tag": teacher,
     "text/few-shot-tag": speaker,
