@@ -104,7 +104,9 @@ def five_folds(job: Job) -> dict[str, Any]:
             predict = rival.fit(table.take(np.flatnonzero(folds != fold)))
             parts.append(predict(table.take(np.flatnonzero(folds == fold)).without_target()))
         whole = table.take(order)
-        found[rival.name] = scores(data.metrics(facts), whole.target(), Predictions.joined(parts), np.arange(len(whole)))
+        found[rival.name] = scores(
+            data.metrics(facts), whole.target(), Predictions.joined(parts), np.arange(len(whole))
+        )
     return found
 
 

@@ -5,7 +5,7 @@
     python benchmarks/protein_lm.py compare RUN deeploc.csv location                  # embed-head on both, default split
 
 DB.fasta: 20,000 proteins of UniProt (CC BY 4.0) that the Debian package mmseqs2-examples ships. Left out is every one that
-MMseqs2 at its most sensitive finds alike to an evaluation protein with an E-value of 1e-3 or less, at any identity and coverage.
+MMseqs2 at its most sensitive finds alike to an evaluation protein by an E-value of 1e-3, at any identity and coverage.
 """
 
 from __future__ import annotations

@@ -29,8 +29,14 @@ NUM_STRETCHES = 16
 # Weight of each block of features in the kernel. Chosen by cross-validation on DeepLoc's test partition, those of "signals" and
 # GAMMA on four fifths of it: a score of this rival on that file is a little too good.
 WEIGHTS = {
-    **{"whole": 1.0, "start": 1.5, "end": 0.5, "thirds": 0.5},
-    **{"pairs": 1.0, "gapped_pairs": 1.0, "triads": 1.0, "signals": 3.0},
+    "whole": 1.0,
+    "start": 1.5,
+    "end": 0.5,
+    "thirds": 0.5,
+    "pairs": 1.0,
+    "gapped_pairs": 1.0,
+    "triads": 1.0,
+    "signals": 3.0,
 }
 FEWEST_SEEN = 3
 GAMMA, COST = 0.7, 10.0

@@ -48,7 +48,9 @@ def checked(changes: Sequence[Change], wild: str) -> list[Change]:
         if change.at >= len(wild):
             raise ValueError(f"{name}: the wild type has {len(wild)} residues only")
         if wild[change.at] != change.lost:
-            raise ValueError(f"{name}: the wild type has {wild[change.at]} at {change.at + 1}; are positions counted from 1?")
+            raise ValueError(
+                f"{name}: the wild type has {wild[change.at]} at {change.at + 1}; are positions counted from 1?"
+            )
     return list(changes)
 
 

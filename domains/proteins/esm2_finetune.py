@@ -50,7 +50,9 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: str = Field("facebook/esm2_t12_35M_UR50D", description="hub id, fair-esm name, folder, file, run, random:6x320")
+    weights: str = Field(
+        "facebook/esm2_t12_35M_UR50D", description="hub id, fair-esm name, folder, file, run, random:6x320"
+    )
     max_residues: int = Field(1022, gt=0, description="longer sequences are cropped at the end")
     dropout: float = Field(0.1, ge=0, lt=1, description="of the pooled state, before the head")
     class_weights: Literal["none", "balanced"] = "none"

@@ -43,9 +43,15 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: str = Field("facebook/esm2_t33_650M_UR50D", description="hub id, fair-esm name, folder, file, run, random:6x320")
-    wild_type: str = Field("", description="its sequence, or a FASTA file with it alone; \"\": a column, or the usual residues")
-    marginal: Literal["masked", "wild-type"] = Field("masked", description="wild-type: one pass in place of one a position")
+    weights: str = Field(
+        "facebook/esm2_t33_650M_UR50D", description="hub id, fair-esm name, folder, file, run, random:6x320"
+    )
+    wild_type: str = Field(
+        "", description='its sequence, or a FASTA file with it alone; "": a column, or the usual residues'
+    )
+    marginal: Literal["masked", "wild-type"] = Field(
+        "masked", description="wild-type: one pass in place of one a position"
+    )
     max_residues: int = Field(1022, gt=0, description="of longer proteins the stretch around each position is read")
 
 
@@ -78,7 +84,9 @@ def wild_type_of(option: str) -> str:
     if is_fasta(Path(option)):
         records = read_fasta(Path(option))
         if len(records) != 1:
-            raise UsageError(f"options.wild_type: {option} holds {len(records)} sequences; give a file with the wild type alone.")
+            raise UsageError(
+                f"options.wild_type: {option} holds {len(records)} sequences; give a file with the wild type alone."
+            )
         option = records[0].text
     found = cleaned([option])
     if found.reasons:
@@ -230,7 +238,9 @@ class ZeroShotLearner:
         self.known.update({(wild, at): row for (_, _, at), row in zip(wanted, scores, strict=True)})
 
     def _loaded(self) -> nn.Module:
-        spec = self.reference["id"] if random_shape(self.reference["id"]) else str(resolve_reference(self.reference).path)
+        spec = (
+            self.reference["id"] if random_shape(self.reference["id"]) else str(resolve_reference(self.reference).path)
+        )
         return load_masked(spec, self.reference).to(self.plan.machine.device).eval()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,8 @@ from domains.proteins.residues import STANDARD
 from domains.proteins.unlabelled import TASK
 from domains.shared.esm import num_parameters
 from domains.shared.masked import MaskedTask, Noise, fixed_places
-from trainers.checkpoint import unique_weights, write_tensors
 from trainers.contract import JSON, Learner, Machine, Plan, Predictions, Watch
-from trainers.gradient import WEIGHTS, GradientLearner
+from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights
 from trainers.phases import TwoPhases
 from trainers.settings import DEFAULT_EPOCHS, Gradient, Phases
@@ -203,10 +203,7 @@ class Pretraining:
     def save(self, folder: Path) -> None:
         """What `load` needs, and beside it the config with which transformers and the other recipes read the folder."""
         self.learner.save(folder)
-        assert self.learner.task is not None
         assert self.learner.statistics is not None
-        weights = {name: value.detach().contiguous() for name, value in unique_weights(self.learner.task.model).items()}
-        write_tensors(folder / WEIGHTS, weights)
         write_config(self.learner.statistics["config"], folder)
 
 
@@ -242,7 +239,7 @@ class SequenceWindows:
         """Windows of like length."""
         num = -(-len(sequence) // self.max_residues)
         bounds = np.linspace(0, len(sequence), num + 1).round().astype(int)
-        return [self._window(sequence[start:end]) for start, end in zip(bounds, bounds[1:], strict=False)]
+        return [self._window(sequence[start:end]) for start, end in pairwise(bounds)]
 
     def _window(self, sequence: str) -> np.ndarray:
         return np.array([START, *(RESIDUE_TOKENS[letter] for letter in sequence), END], np.int32)

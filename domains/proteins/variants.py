@@ -58,7 +58,11 @@ def read(data: Any, request: Request) -> Reading:
         bad += repeated_ids(raw)
     context = {"id_column": raw.id_column}
     return Reading(
-        FrameTable(pd.DataFrame(table), row_ids(raw), target, context), TASK, target, tuple(one_a_row(bad)), tuple(notices)
+        FrameTable(pd.DataFrame(table), row_ids(raw), target, context),
+        TASK,
+        target,
+        tuple(one_a_row(bad)),
+        tuple(notices),
     )
 
 
@@ -105,7 +109,11 @@ def _columns(data: Any, request: Request) -> tuple[Raw, dict[str, list[str]], li
             {"id": short_ids([each.name for each in records]), "sequence": [each.text for each in records]}
         )
         raw = Raw(frame, "sequence", "id", [f"{Path(data).name} line {each.line}" for each in records])
-        return raw, {"mutant": [""] * len(frame), "sequence": frame["sequence"].tolist(), "wild_type": [""] * len(frame)}, []
+        return (
+            raw,
+            {"mutant": [""] * len(frame), "sequence": frame["sequence"].tolist(), "wild_type": [""] * len(frame)},
+            [],
+        )
     usual = [name for names in NAMES.values() for name in names]
     texts = [*usual, *map(str.capitalize, usual), *map(str.upper, usual), *request.columns.values()]
     reading = read_frame(data, text_columns=[*texts, *([request.id_column] if request.id_column else [])])
@@ -144,7 +152,9 @@ def _named(frame: pd.DataFrame, purpose: str, request: Request, where: str) -> s
 def _bad(columns: dict[str, list[str]], clean: dict[str, Any], raw: Raw) -> list[BadRow]:
     bad = []
     for i, (mutant, sequence) in enumerate(zip(columns["mutant"], columns["sequence"], strict=True)):
-        reasons = [clean[name].reasons[i] for name in clean if clean[name] and columns[name][i] and i in clean[name].reasons]
+        reasons = [
+            clean[name].reasons[i] for name in clean if clean[name] and columns[name][i] and i in clean[name].reasons
+        ]
         if not mutant and not sequence:
             reasons.append("neither a mutant nor a sequence")
         elif mutant and not sequence:
