@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from domains.proteins import esm2_forward
+from domains.proteins.esm2 import last_states
 from domains.shared.esm import encoder_roles, without_contact_head
 from trainers.contract import JSON, Role
 
@@ -29,16 +29,8 @@ class MaskedEsm(nn.Module):
         self.esm, self.lm_head = without_contact_head(whole.esm), whole.lm_head
 
     def forward(self, numbers_BL: Tensor, is_token_BL: Tensor, places_M: Tensor) -> Tensor:
-        scores: Tensor = self.lm_head(self.states(numbers_BL, is_token_BL).flatten(0, 1)[places_M])
+        scores: Tensor = self.lm_head(last_states(self.esm, numbers_BL).flatten(0, 1)[places_M])
         return scores
-
-    def states(self, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:
-        """(B, L, D) of the last layer."""
-        if esm2_forward.can_walk(self.esm, numbers_BL):
-            return esm2_forward.last_states(self.esm, numbers_BL, is_token_BL)
-        found: Any = self.esm(input_ids=numbers_BL, attention_mask=is_token_BL.long())
-        states_BLD: Tensor = found.last_hidden_state
-        return states_BLD
 
 
 def roles(model: nn.Module, num_layers: int) -> Mapping[str, Role]:

@@ -59,6 +59,15 @@ def proteins_or_chains(folder: Path, task: str) -> tuple[Any, str | None]:
     return _written(frame, folder / "chains.csv"), None
 
 
+def labelled_residues(folder: Path, task: str) -> tuple[Any, str]:
+    """Chains whose residues are labelled by their family of letters."""
+    rng = np.random.default_rng(0)
+    chains = ["".join(rng.choice(list("".join(FAMILIES)), int(rng.integers(20, 41)))) for _ in range(NUM_ROWS)]
+    labels = ["".join("HECT"[next(k for k, f in enumerate(FAMILIES) if a in f)] for a in chain) for chain in chains]
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(NUM_ROWS)], "sequence": chains, "structure": labels})
+    return _written(frame, folder / "residues.csv"), "structure"
+
+
 def variants(folder: Path, task: str) -> tuple[Any, str]:
     """Mutants of a chain of one family; a residue of another family harms, by about as much everywhere."""
     rng = np.random.default_rng(0)
@@ -226,6 +235,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "proteins": proteins,
     "proteins/protein-lm": proteins_or_chains,
     "proteins/esm2-variant-effect": variants,
+    "proteins/esm2-residue": labelled_residues,
     "genomics": genomics,
     "images": pictures,
     "molecules": molecules,
