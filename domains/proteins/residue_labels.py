@@ -1,7 +1,7 @@
 """Sequences with a label for each residue, such as secondary structure. See `domains.contract.Domain`.
 
-In a file the labels of a row are one text as long as the sequence, a letter a residue; in the table a tuple of letters. "?" is a
-residue whose label nobody knows: it is neither learned nor scored.
+In a file the labels of a row are one text as long as the sequence, a letter a residue; in the table a tuple of letters. "?" is
+a residue whose label nobody knows: it is neither learned nor scored.
 """
 
 from __future__ import annotations
