@@ -6,13 +6,13 @@ variants are held to: Hsu et al. 2022, Nature Biotechnology 40:1114.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from domains.baselines import with_estimator
+from domains.baselines import by_label, with_estimator
 from domains.contract import Baseline
 from domains.proteins.mutants import aligned_mutants
 from domains.proteins.signals import AMINO_ACIDS, CHARGE, HYDROPATHY, sorting_signals
@@ -56,6 +56,33 @@ def composition(task: str) -> Baseline:
     """Composition and k-mers with an RBF kernel; for aligned variants the residue at each position with ridge."""
     about = "residue, pair and triad counts, sorting signals, RBF kernel; variants of one protein: substitutions, ridge"
     return with_estimator("kmers", about, make=partial(KmerModel, task), features=_sequences, task=task)
+
+
+def composition_by_label(classes: Sequence[str]) -> Baseline:
+    """The same features, a logistic regression for each of several labels."""
+
+    def features(train: Any) -> tuple[np.ndarray, Callable[[Any], np.ndarray]]:
+        blocks = kmer_features(_sequences(train))
+        scaling = {name: (block.mean(axis=0), block.std(axis=0) + 1e-6) for name, block in blocks.items()}
+
+        def matrix(rows: Any) -> np.ndarray:
+            return scaled_features(kmer_features(_sequences(rows)), scaling)
+
+        return scaled_features(blocks, scaling), matrix
+
+    about = "residue, pair and triad counts, sorting signals, logistic regression for each label"
+    return by_label("kmers", about, classes, features)
+
+
+def scaled_features(
+    blocks: Mapping[str, np.ndarray], scaling: Mapping[str, tuple[np.ndarray, np.ndarray]]
+) -> np.ndarray:
+    """(sequences, features) blocks whose mean squared length over the training rows is their weight."""
+    parts = [
+        np.clip((block - scaling[name][0]) / scaling[name][1], -10, 10) * np.sqrt(WEIGHTS[name] / block.shape[1])
+        for name, block in blocks.items()
+    ]
+    return np.hstack(parts)
 
 
 def kmer_features(sequences: Sequence[str]) -> dict[str, np.ndarray]:
@@ -171,12 +198,7 @@ class KmerModel:
         blocks = kmer_features(sequences)
         if not self.scaling:
             self.scaling = {name: (block.mean(axis=0), block.std(axis=0) + 1e-6) for name, block in blocks.items()}
-        return np.hstack([self._scaled(name, block) for name, block in blocks.items()])
-
-    def _scaled(self, name: str, block: np.ndarray) -> np.ndarray:
-        """A block whose mean squared length over the training rows is its weight."""
-        mean, spread = self.scaling[name]
-        return np.asarray(np.clip((block - mean) / spread, -10, 10) * np.sqrt(WEIGHTS[name] / block.shape[1]))
+        return scaled_features(blocks, self.scaling)
 
 
 def _estimator(task: str, num_rows: int, *, by_position: bool) -> Any:

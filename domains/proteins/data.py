@@ -2,6 +2,7 @@
 
 labelled        a sequence with a class or a number
 unlabelled      a sequence alone, to pretrain a language model on (masked-lm)
+label_sets      a sequence with any number of labels (multilabel)
 residue_labels  a sequence with a label for each of its residues (residue-labels)
 variants        a mutant, whose effect is asked for without training (variant-effect)
 
@@ -15,7 +16,12 @@ from typing import Any
 
 from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 
-MODULES = {"masked-lm": "unlabelled", "residue-labels": "residue_labels", "variant-effect": "variants"}
+MODULES = {
+    "masked-lm": "unlabelled",
+    "multilabel": "label_sets",
+    "residue-labels": "residue_labels",
+    "variant-effect": "variants",
+}
 """By task; others are of labelled sequences."""
 
 

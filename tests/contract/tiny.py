@@ -43,6 +43,9 @@ def proteins(folder: Path, task: str) -> tuple[Any, str]:
         sequences.append("".join(rng.choice(letters, int(rng.integers(20, 41)), p=weights / weights.sum())))
     frame = pd.DataFrame({"id": [f"p{i}" for i in range(NUM_ROWS)], "sequence": sequences})
     frame["y"] = np.where(share > 0.5, "basic", "acidic") if task == "classification" else share
+    if task == "multilabel":
+        has = {"basic": frame["sequence"].str.count("K") > 3, "acidic": frame["sequence"].str.count("E") > 3}
+        frame["y"] = [";".join(name for name in has if has[name][i]) for i in range(NUM_ROWS)]
     return _written(frame, folder / "proteins.csv"), "y"
 
 
