@@ -52,6 +52,8 @@ class Request:
     id_column: str | None = None
     labels: str | None = None
     """A second file with the labels, for formats that carry none (FASTA)."""
+    reference: str | None = None
+    """The genome that places (BED) are cut out of."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Column by purpose where the reader cannot guess it: {"sequence": "aa"}, {"path": "file"}."""
     facts: Facts | None = None

@@ -17,6 +17,9 @@ Group = Annotated[str | None, typer.Option("--group", help="column whose values 
 Order = Annotated[str | None, typer.Option("--order", help="time column: the last rows become the test")]
 IdColumn = Annotated[str | None, typer.Option("--id-column", help="column that names the rows")]
 Labels = Annotated[str | None, typer.Option("--labels", help="second file with ids and labels (FASTA)")]
+Reference = Annotated[
+    str | None, typer.Option("--reference", help="genome that the places of a BED file are cut out of")
+]
 Columns = Annotated[
     list[str] | None,
     typer.Option("--column", help="PURPOSE=COLUMN where the reader would guess: text, sequence, path; repeatable"),
@@ -38,6 +41,9 @@ Folds = Annotated[
 ]
 Seeds = Annotated[
     int | None, typer.Option("--seeds", help="so many runs, from --seed on; mean and deviation; --budget is for all")
+]
+Gap = Annotated[
+    bool, typer.Option("--gap", help="train on a random split as well, and show what similar rows are worth")
 ]
 Shard = Annotated[bool, typer.Option("--shard", help="under torchrun: split the model among the processes (FSDP2)")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="drop and count unusable rows")]
@@ -85,6 +91,7 @@ def train(
     order: Order = None,
     id_column: IdColumn = None,
     labels: Labels = None,
+    reference: Reference = None,
     column: Columns = None,
     encoding: Encoding = None,
     split: SplitRule = None,
@@ -96,6 +103,7 @@ def train(
     seed: Seed = 0,
     folds: Folds = None,
     seeds: Seeds = None,
+    gap: Gap = False,
     shard: Shard = False,
     skip_bad: SkipBad = False,
     fast: Fast = False,
@@ -111,9 +119,10 @@ def train(
 
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
-        columns=_columns(column), encoding=encoding, split=split, set=parse_sets(sets or []), epochs=epochs, budget=budget,
-        precision=precision, device=device, seed=seed, folds=folds, seeds=seeds, shard=shard, skip_bad=skip_bad, fast=fast,
-        loggers=log or (), out=out, say=_say, bar=True,
+        reference=reference, columns=_columns(column), encoding=encoding, split=split, set=parse_sets(sets or []),
+        epochs=epochs, budget=budget,
+        precision=precision, device=device, seed=seed, folds=folds, seeds=seeds, gap=gap, shard=shard, skip_bad=skip_bad,
+        fast=fast, loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
     _show_run(done, as_json=as_json)
 
@@ -127,6 +136,7 @@ def plan(
     order: Order = None,
     id_column: IdColumn = None,
     labels: Labels = None,
+    reference: Reference = None,
     column: Columns = None,
     encoding: Encoding = None,
     split: SplitRule = None,
@@ -163,6 +173,7 @@ def plan(
         about_data: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
         about_data |= {
             "labels": labels,
+            "reference": reference,
             "id-column": id_column,
             "column": column,
             "split": split,
@@ -179,7 +190,7 @@ def plan(
     from zoo import many, report
     from zoo.plan import Wishes, parse_sets
 
-    request = Request(target, task, group, order, id_column, labels, _columns(column), encoding=encoding)
+    request = Request(target, task, group, order, id_column, labels, reference, _columns(column), encoding=encoding)
     wishes = Wishes(parse_sets(sets or []), epochs, budget, precision, device, seed)
     job = many.prepare(
         recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,
@@ -347,7 +358,7 @@ def _show_run(done: Any, *, as_json: bool) -> None:
         return
     table = many_text.score_table if saved.is_parent(done.folder) else report.score_table
     print(report.aligned(table(done.metrics)))
-    if text := report.verdict(done.metrics):
+    for text in filter(None, (report.verdict(done.metrics), report.gap_sentence(done.metrics))):
         print(f"\n{text}")
     print()
     print(report.closing_block(done.metrics, actual))

@@ -21,10 +21,12 @@ Moment = list[tuple[str, int, int]]
 
 
 def fingerprint(data: Any, request: Request) -> JSON:
-    """A hash of the data and one of the labels where there are any. What is not there has none: the reader says so."""
+    """A hash of the data, of the labels and of the reference where there are any. What is not there
+    has none: the reader says so."""
     found = {"data": _digest(data)}
-    if request.labels is not None:
-        found["labels"] = _digest(request.labels)
+    for name in ("labels", "reference"):
+        if (path := getattr(request, name)) is not None:
+            found[name] = _digest(path)
     return found
 
 
@@ -36,7 +38,7 @@ def with_named_files(found: JSON, files: Sequence[Path]) -> JSON:
 def moment(data: Any, request: Request) -> Moment:
     """The state of the data's files, cheap enough to be taken before and after reading."""
     found = []
-    for place in (data, request.labels):
+    for place in (data, request.labels, request.reference):
         if isinstance(place, str | Path):
             path = Path(place)
             files = _files_below(path) if path.is_dir() else [path] if path.is_file() else []

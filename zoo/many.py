@@ -43,6 +43,14 @@ def kind_of(folds: int | None, seeds: int | None) -> str | None:
     return kind
 
 
+def refuse_gap(folds: int | None, seeds: int | None) -> None:
+    """Raise UsageError for --gap of several runs."""
+    if (kind := kind_of(folds, seeds)) is not None:
+        raise UsageError(
+            f"--gap and --{kind}: one at a time. The runs at random: --split random --{kind} {folds or seeds}."
+        )
+
+
 def jobs_of(
     material: Material, wishes: Wishes, *, split: str | None, folds: int | None, seeds: int | None, say: Say
 ) -> list[Job]:

@@ -149,7 +149,7 @@ def with_data(answer: Recommendation, data: str, target: str | None) -> Recommen
     """The same answer with the next command naming the user's own file and target."""
     if answer.nearest_ready is None:
         return answer
-    wanted = "--target" in answer.registry.types[answer.question.type].data_args
+    wanted = "--target" in answer.registry.data_args(answer.nearest_ready)
     words = ["zoo", "train", answer.nearest_ready.name, "--data", shlex.quote(data)]
     if target is not None:
         words += ["--target", shlex.quote(target)]
@@ -223,7 +223,7 @@ def _answer(question: Question, registry: Registry) -> Recommendation:
     recipe = registry.recipes[cell.recipe]
     near = recipe if recipe.status == "ready" else registry.nearest_ready(recipe, [task])
     notes = tuple(note for note in data_type.notes if note.below is None or question.n < note.below)
-    words = f"{data_type.data_args}{_folds_words(notes)}"
+    words = f"{registry.data_args(near)}{_folds_words(notes)}" if near else ""
     return Recommendation(
         question=question,
         task=task,

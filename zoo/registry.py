@@ -149,7 +149,10 @@ class Scaling:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one model is trained, with everything inherited from its parents filled in."""
+    """How one model is trained, with everything inherited from its parents filled in.
+
+    data_args: how `zoo train` is handed the data, where that is not as for the rest of its type.
+    """
 
     __pydantic_config__ = _STRICT
     name: str
@@ -157,6 +160,7 @@ class Recipe:
     about: str
     tasks: tuple[str, ...]
     needs: Needs
+    data_args: str = ""
     extends: str | None = None
     module: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -203,6 +207,10 @@ class Registry:
         near = self.nearest_ready(recipe)
         instead = f"The nearest ready recipe is {near.name}." if near else "`zoo list --status ready` shows what is."
         raise UsageError(f"{name} is planned, not built yet. {instead}")
+
+    def data_args(self, recipe: Recipe) -> str:
+        """What `zoo train` is handed with `recipe`: "--data FILE --target COLUMN"."""
+        return recipe.data_args or self.types[recipe.type].data_args
 
     def nearest_ready(self, recipe: Recipe, tasks: Iterable[str] = ()) -> Recipe | None:
         """The ready recipe of the same type met first when walking outwards from `recipe` through the type's cells.

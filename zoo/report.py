@@ -27,6 +27,8 @@ EMPTY_ACTUAL: JSON = {
     "compiled_graphs": None,
 }
 MOST_COLUMNS = 7
+AT_RANDOM = "random_split"
+"""In metrics.json: the same recipe on a random split (`zoo train --gap`)."""
 PLOTS = "plots"
 """In the run folder: pictures of answers."""
 FILES = "files"
@@ -94,6 +96,20 @@ def prediction_frame(ids: Any, predictions: Predictions, *, like: Any) -> Any:
     return pd.DataFrame(prediction_columns(ids, predictions), index=like.index if hasattr(like, "columns") else None)
 
 
+def gap_sentence(metrics: JSON) -> str:
+    """What the gap to a random split is (`zoo.gap`); an empty text where none was measured."""
+    name = metrics["decides"]
+    if (other := metrics.get(AT_RANDOM)) is None:
+        return ""
+    at_random, here = other["test"][name]["value"], metrics["test"][name]["value"]
+    if at_random is None or here is None:
+        return ""
+    return (
+        f"On a random split the same recipe has {name} {at_random:.4g}, on this one {here:.4g}: {abs(at_random - here):.4g} "
+        "is what rows like the test rows are worth in training. Expect the figure of this split on rows of a new kind."
+    )
+
+
 def write_predictions(path: Path, ids: Any, predictions: Predictions, truth: np.ndarray | None = None) -> None:
     """Write predictions.csv, one line a row in the order of the rows; `truth` adds a column after the id."""
     columns = prediction_columns(ids, predictions, path.parent)
@@ -130,6 +146,8 @@ def score_table(metrics: JSON) -> list[list[str]]:
     rows = [["model, test", *(score_text(metrics["test"][name]) for name in names)]]
     for rival, scores in {**metrics["baseline"], **metrics.get("reference", {})}.items():
         rows.append([f"{rival}, test", *(score_text(scores[name]) for name in names)])
+    if (other := metrics.get(AT_RANDOM)) is not None:
+        rows.append(["model, random split", *(score_text(other["test"][name]) for name in names)])
     if metrics["valid"]:
         rows.append(["model, valid", *(score_text(metrics["valid"][name]) for name in names)])
     return [header, *rows]
@@ -143,10 +161,14 @@ def verdict(metrics: JSON) -> str:
     if not rivals or model["value"] is None:
         return ""
     best = max(rivals, key=lambda rival: sign * rivals[rival]["value"])
-    if sign * rivals[best]["value"] < sign * model["value"]:
+    margin = sign * (rivals[best]["value"] - model["value"])
+    if margin < 0:
         return ""
     figures = f"{name} {rivals[best]['value']:.4g} against {model['value']:.4g}"
-    return f"The baseline {best!r} did better on the test rows ({figures}): this model adds nothing here as it was trained."
+    how = "better" if margin > 0 else "as well"
+    return (
+        f"The baseline {best!r} did {how} on the test rows ({figures}): this model adds nothing here as it was trained."
+    )
 
 
 def score_text(score: JSON) -> str:
@@ -262,7 +284,7 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str
         "## Scores\n",
         "95 % intervals by bootstrap over groups; * decides. The test rows were used once.\n",
         *table_lines(header, rows),
-        *([f"\n{text}"] if (text := verdict(metrics)) else []),
+        *(f"\n{text}" for text in (verdict(metrics), gap_sentence(metrics)) if text),
         *(f"\n![{caption}]({PLOTS}/{name})\n{caption}" for name, caption in plots.items()),
         "\n## Data and split\n",
         f"Split `{job.split.rule}`: {evidence['because']}. Seed {plan.seed}. Ids and proof are in split.json.",

@@ -19,7 +19,8 @@ from domains.contract import Baseline, Facts, Request
 from trainers.contract import JSON, Learner, Predictions
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
 from trainers.settings import SETTINGS
-from zoo import hardware, many, report, saved, writers
+from zoo import figures, hardware, many, report, saved, writers
+from zoo import gap as gaps
 from zoo.ensemble import Ensemble
 from zoo.finished import Run, load
 from zoo.job import Job, Say, gather, read_again, warn, write_down
@@ -46,6 +47,7 @@ def train(
     order: str | None = None,
     id_column: str | None = None,
     labels: str | None = None,
+    reference: str | None = None,
     columns: Mapping[str, str] | None = None,
     encoding: str | None = None,
     split: str | None = None,
@@ -57,6 +59,7 @@ def train(
     seed: int = 0,
     folds: int | None = None,
     seeds: int | None = None,
+    gap: bool = False,
     shard: bool = False,
     skip_bad: bool = False,
     fast: bool = False,
@@ -70,12 +73,14 @@ def train(
 
     Arguments are the command line's flags (`zoo train --help`). loggers: names of `zoo.writers.KINDS` (--log).
     say: receives lines about progress, silent when None.   bar: shows a bar on stderr, if that is a terminal.
+    gap: see `zoo.gap`.
     Under torchrun the first process reads, splits, scores and writes, and all of them train.
     """
     started = time.monotonic()
     loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
-    request = Request(target, task, group, order, id_column, labels, dict(columns or {}), encoding=encoding)
+    reference = None if reference is None else str(Path(reference).absolute())
+    request = Request(target, task, group, order, id_column, labels, reference, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
     display = Display(say, bar)
 
@@ -84,7 +89,10 @@ def train(
         found = many.jobs_of(material, wishes, split=split, folds=folds, seeds=seeds, say=say)
         # What is wrong with the options shows before there is a folder.
         parts_of(material.recipe)[1].build(found[0].plan)
-        return [replace(job, config={**job.config, "loggers": list(loggers)}) for job in found]
+        if gap:
+            many.refuse_gap(folds, seeds)
+            gaps.check(found[0])
+        return [replace(job, config={**job.config, "loggers": list(loggers), "gap": gap}) for job in found]
 
     def begun() -> tuple[Path, Job]:
         (job,) = jobs()
@@ -176,10 +184,12 @@ def _finished_together(
 def _finish(folder: Path, job: Job, display: Display, *, started: float) -> Run:
     """Fit, judge on the untouched test rows, save, seal."""
     cpu_before, say = _cpu_seconds(), display.say
+    beside = {report.AT_RANDOM: _at_random(folder, job, display)} if job.config.get("gap") else {}
     hardware.forget_gpu_peak()
     with writers.opened(job.config.get("loggers", ()), folder, report.settings_of(job.plan), say) as curves:
         learner, actual = _fit(folder, job, display, curves)
         scores, answers = _judge(job, learner, say)
+        scores |= beside
         for problem in curves.write(actual.get("num_steps") or 0, report.scores_on_test(scores)):
             (say or warn)(f"warning: {problem}")
     test = job.part("test")
@@ -197,12 +207,36 @@ def _finish(folder: Path, job: Job, display: Display, *, started: float) -> Run:
     report.write_predictions(folder / "predictions.csv", test.ids, answers[MODEL], test.target())
     if job.pooled is not None:
         keep_row_scores(folder, job, answers)
-    draw = getattr(parts_of(job.recipe)[0], "plots", None)
-    plots = draw(test, answers[MODEL], Facts.from_json(job.plan.facts), folder / report.PLOTS) if draw else {}
+    plots = _plots(folder, job, answers[MODEL])
     saved.write_text(folder / "README.md", report.card(folder, job, scores, actual, plots))
     saved.seal(folder)
     saved.append_experiment(folder, report.experiment_row(folder, job.plan.recipe, scores, actual))
     return Run(folder, job.plan, scores, learner)
+
+
+def _plots(folder: Path, job: Job, answers: Predictions) -> Mapping[str, str]:
+    """Pictures for the card, {file: caption}: those of any run, and those that the data type knows."""
+    test, into = job.part("test"), folder / report.PLOTS
+    own: Any = getattr(parts_of(job.recipe)[0], "plots", lambda *_: {})
+    return {
+        **figures.draw(folder, answers, test.target(), into),
+        **own(test, answers, Facts.from_json(job.plan.facts), into),
+    }
+
+
+def _at_random(folder: Path, job: Job, display: Display) -> JSON:
+    """Scores of the same recipe on a random split, from a run of its own beside `folder`."""
+    if display.say:
+        display.say(f"gap: first the same on a random split, in {gaps.folder_beside(folder)}")
+
+    def carry_out(beside: Path, other: Job) -> None:
+        with _locked(beside, is_new=False):
+            _finish(beside, other, display, started=time.monotonic())
+
+    found = gaps.scores_at_random(folder, job, carry_out)
+    if display.say:
+        display.say(f"gap: now on the split by {job.split.rule}")
+    return found
 
 
 def _fit(folder: Path, job: Job, display: Display, curves: writers.Curves) -> tuple[Learner, JSON]:

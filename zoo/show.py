@@ -16,7 +16,7 @@ def recipe_json(recipe: Recipe, registry: Registry) -> dict[str, Any]:
         for item in plain["evidence"]
     ]
     near = None if recipe.status == "ready" else registry.nearest_ready(recipe)
-    command = f"zoo train {recipe.name}" if recipe.status == "ready" else near and f"zoo train {near.name}"
+    able = near or (recipe if recipe.status == "ready" else None)
     return {
         "schema_version": 1,
         **plain,
@@ -24,7 +24,7 @@ def recipe_json(recipe: Recipe, registry: Registry) -> dict[str, Any]:
         "install": recipe.install,
         "chosen_in": [*_cells_naming(recipe.name, registry)],
         "nearest_ready": near.name if near else None,
-        "next_command": f"{command} {registry.types[recipe.type].data_args}" if command else "zoo list --status ready",
+        "next_command": f"zoo train {able.name} {registry.data_args(able)}" if able else "zoo list --status ready",
     }
 
 

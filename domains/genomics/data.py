@@ -1,20 +1,23 @@
 """Genomics as a data type: reading, keys for splits, facts, metrics and rivals. See `domains.contract.Domain`.
 
 A row is a labelled stretch of DNA or RNA; its column is always called "sequence" in the table, whatever the file calls it.
-BED intervals with a reference genome are not read yet: cut the sequences out first (bedtools getfasta).
+BED intervals are cut out of the genome that `request.reference` names.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from domains.baselines import trivial
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
-from domains.genomics import similarity
+from domains.genomics import bed, similarity
 from domains.genomics.baselines import gapped_kmers
 from domains.genomics.bases import cleaned, looks_like_dna, one_strand
 from domains.genomics.fastq import is_fastq, read_fastq
@@ -31,6 +34,7 @@ from domains.shared.roles import (
 )
 from domains.shared.sequences import Kind, Raw, counted, read_raw, repeated_ids, row_ids, settle_repeats
 from domains.shared.targets import bad_targets, class_names, target_values
+from domains.splits import codes
 from trainers.errors import DataError
 
 KIND = Kind(
@@ -45,18 +49,15 @@ LENGTH_MARKS = (512, 1024, 2048, 6000, 12_000)
 
 
 def read(data: Any, request: Request) -> Reading:
-    """Read FASTA or FASTQ (`request.labels` names the table of labels), CSV, TSV, Parquet or a DataFrame, every row in
-    order.
+    """Read FASTA or FASTQ (`request.labels` names the table of labels), BED (`request.reference` names the genome), CSV,
+    TSV, Parquet or a DataFrame, every row in order.
 
     With `request.facts` the target may be absent; it is checked only if `request.target` is named (evaluating).
     Raises DataError for what holds no DNA or RNA, or no such target.
     """
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
-    if where.lower().removesuffix(".gz").endswith(".bed"):
-        raise DataError(
-            f"{where}: BED holds no sequences. Cut them out of the genome: bedtools getfasta -fi GENOME -bed ..."
-        )
-    raw = read_raw(data, request, KIND)
+    is_bed = not isinstance(data, pd.DataFrame) and bed.is_bed(Path(data))
+    raw = bed.read_bed(Path(data), request.reference) if is_bed else read_raw(data, request, KIND)
     if not len(raw.frame):
         raise DataError(f"{where}: there is a header but no row.")
     target, said = _target(raw, request, where)
@@ -65,6 +66,8 @@ def read(data: Any, request: Request) -> Reading:
     notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices]
     bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
     columns: dict[str, Any] = {"sequence": clean.sequences}
+    if bed.CLUSTER in raw.frame:
+        columns[bed.CLUSTER] = raw.frame[bed.CLUSTER].tolist()
     if target is not None:
         classes = request.facts.classes if request.facts else ()
         bad += bad_targets(raw.frame[target], task, raw.places, comma=raw.comma, classes=classes)
@@ -90,6 +93,13 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         return named
     strands = np.array([one_strand(sequence) for sequence in table.column("sequence")], object)
     distinct, code = np.unique(strands, return_inverse=True)
+    found = _by_sequence(table, distinct, code, stratum, request, fast=fast)
+    return _with_overlaps(found, table.column(bed.CLUSTER).to_numpy()) if bed.CLUSTER in table.frame.columns else found
+
+
+def _by_sequence(
+    table: FrameTable, distinct: np.ndarray, code: np.ndarray, stratum: Any, request: Request, *, fast: bool
+) -> Keys:
     evidence = {
         "distinct_sequences": len(distinct),
         "other_strands": _num_other_strands(table.column("sequence").tolist()),
@@ -107,6 +117,18 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         )
         return Keys("grouped", because, group=code, stratum=stratum, evidence={**evidence, "similarity": "skipped"})
     return _by_similarity(distinct.tolist(), code, stratum, evidence)
+
+
+def _with_overlaps(keys: Keys, cluster: np.ndarray) -> Keys:
+    """The keys with overlapping intervals of a genome in one group."""
+    if keys.group is None:
+        return keys
+    group = codes(keys.group)
+    edges = coo_array((np.ones(len(group)), (group, group.max() + 1 + codes(cluster))))
+    size = max(edges.shape)
+    _, joined = connected_components(coo_array((edges.data, edges.coords), (size, size)), directed=False)
+    because = f"{keys.because}; so do overlapping intervals (whole chromosomes: --group chrom)"
+    return replace(keys, group=joined[group], because=because)
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:
@@ -143,6 +165,8 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 
 def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
     taken = {raw.sequence, raw.id_column, request.group, request.order, "split", None}
+    if bed.CLUSTER in raw.frame:
+        taken |= {*bed.STANDARD, bed.CLUSTER, "region"}
     left = [str(name) for name in raw.frame.columns if name not in taken]
     where = (request.labels or where) if request.target is not None else where
     advice = " FASTA: name a table with --labels FILE, or write '>id label=VALUE'."

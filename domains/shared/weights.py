@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import struct
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -189,7 +190,8 @@ def read_torch(path: Path) -> object:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from reporting heads that are unexpected or missing, and from drawing bars."""
+    """Keep transformers from reporting heads that are unexpected or missing, from drawing bars, and from telling users
+    which names peft ought to call it by."""
     from transformers import utils
 
     logging: Any = utils.logging
@@ -197,7 +199,9 @@ def quiet_transformers() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if had_bar:

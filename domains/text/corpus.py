@@ -23,7 +23,16 @@ from domains.shared.paths import is_hidden
 from domains.shared.roles import PARTS
 from domains.text import byte_models
 from domains.text.readers import USUAL_NAMES, read_raw
-from domains.text.shards import CorpusTable, JsonLinesFile, ParquetFile, Source, TextFile, Texts, table_of
+from domains.text.shards import (
+    SMALLEST_SHARD,
+    CorpusTable,
+    JsonLinesFile,
+    ParquetFile,
+    Source,
+    TextFile,
+    Texts,
+    table_of,
+)
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
@@ -38,6 +47,8 @@ PACKED_SUFFIXES = (".gz", ".zip", ".bz2", ".xz", ".zst", ".tar", ".7z")
 BINARY_SHARE = 0.1
 """Share of zero bytes from which a file is called no text."""
 _BLOCK = 1 << 20
+FEWEST_SHARDS = 3
+"""One each of training, validation and test."""
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -61,6 +72,11 @@ def read(data: Any, request: Request) -> Reading:
     table = table_of(sources, total, {"shape": SHAPE}, walls)
     if not len(table):
         raise DataError(f"{_name(data)}: there is no text in it.")
+    if request.facts is None and len(table) < FEWEST_SHARDS:
+        raise DataError(
+            f"{_name(data)}: {total:,} bytes are too little text. Each of training, validation and test takes a shard, "
+            f"and a shard is {SMALLEST_SHARD:,} bytes at least: bring {FEWEST_SHARDS * SMALLEST_SHARD:,} bytes or more."
+        )
     if request.facts is None and len(set(named)) > 1 and named_parts(table) is None:
         called = " and ".join(sorted(set(named) - {""}))
         notices.append(

@@ -80,5 +80,6 @@ def test_a_baseline_that_does_better_is_said():
 
     assert "'cheap' did better" in scores(0.4, 0.6, "higher")
     assert scores(0.6, 0.4, "higher") == ""
+    assert "'cheap' did as well" in scores(0.0, 0.0, "higher")
     assert "0.4 against 0.6" in scores(0.6, 0.4, "lower")
     assert scores(None, 0.4, "higher") == scores(0.4, None, "higher") == ""
