@@ -1,7 +1,7 @@
 """Fine-tune ESM-2 as a whole or by adapters: mean of the residues' last states, dropout, one linear layer.
 
-As in Schmirler et al. 2024 (Nature Communications 15:7407), who found LoRA (Hu et al. 2021, arXiv 2106.09685) as good as training
-all weights. Options on top: balanced classes.
+As in Schmirler et al. 2024 (Nature Communications 15:7407), who found LoRA (Hu et al. 2021, arXiv 2106.09685) as good
+as training all weights. Options on top: balanced classes.
 """
 
 from __future__ import annotations

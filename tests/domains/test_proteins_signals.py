@@ -57,9 +57,8 @@ def test_the_rival_learns_what_only_the_order_of_residues_tells():
     for i in range(80):
         tail = list(rng.permutation(list("NDEQST" * 12)))
         greasy = list("L" * 14)
-        chain = (
-            greasy + tail if i % 2 else tail[:30] + sum([[a, b] for a, b in zip(greasy, tail[30:], strict=False)], [])
-        )
+        spread = [letter for pair in zip(greasy, tail[30:], strict=False) for letter in pair]
+        chain = greasy + tail if i % 2 else tail[:30] + spread
         rows.append({"sequence": "M" + "".join(chain), "y": "out" if i % 2 else "in"})
     table = data.read(pd.DataFrame(rows), Request(target="y")).table
     predict = composition("classification").fit(table.take(range(60)))
