@@ -226,6 +226,15 @@ class Prompt(_Settings):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
 
 
+class ZeroShot(_Settings):
+    """Settings of a pretrained model whose likelihoods are the answer: nothing is trained."""
+
+    flags: ClassVar[Flags] = {"precision": lambda value: {"precision": value}}
+    trainer: Literal["zero-shot"] = "zero-shot"
+    encode_tokens: int = Field(8192, gt=0, description="padded tokens a batch")
+    precision: Literal["auto", "bf16", "fp32"] = Field("fp32", description="differences of likelihoods are small")
+
+
 class KernelSettings(_Settings):
     """Settings of Gaussian processes: nothing is tuned by hand, the weights of the kernels maximise the evidence."""
 
@@ -247,4 +256,5 @@ SETTINGS: dict[str, type[_Settings]] = {
     "embed": Embed,
     "prompt": Prompt,
     "kernel": KernelSettings,
+    "zero-shot": ZeroShot,
 }

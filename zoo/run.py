@@ -19,8 +19,8 @@ from domains.contract import Baseline, Facts, Request
 from trainers.contract import JSON, Learner, Predictions
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError, UsageError
 from trainers.settings import SETTINGS
+from zoo import figures, hardware, many, report, saved, writers
 from zoo import gap as gaps
-from zoo import hardware, many, report, saved, writers
 from zoo.ensemble import Ensemble
 from zoo.finished import Run, load
 from zoo.job import Job, Say, gather, read_again, warn, write_down
@@ -207,12 +207,21 @@ def _finish(folder: Path, job: Job, display: Display, *, started: float) -> Run:
     report.write_predictions(folder / "predictions.csv", test.ids, answers[MODEL], test.target())
     if job.pooled is not None:
         keep_row_scores(folder, job, answers)
-    draw = getattr(parts_of(job.recipe)[0], "plots", None)
-    plots = draw(test, answers[MODEL], Facts.from_json(job.plan.facts), folder / report.PLOTS) if draw else {}
+    plots = _plots(folder, job, answers[MODEL])
     saved.write_text(folder / "README.md", report.card(folder, job, scores, actual, plots))
     saved.seal(folder)
     saved.append_experiment(folder, report.experiment_row(folder, job.plan.recipe, scores, actual))
     return Run(folder, job.plan, scores, learner)
+
+
+def _plots(folder: Path, job: Job, answers: Predictions) -> Mapping[str, str]:
+    """Pictures for the card, {file: caption}: those of any run, and those that the data type knows."""
+    test, into = job.part("test"), folder / report.PLOTS
+    own: Any = getattr(parts_of(job.recipe)[0], "plots", lambda *_: {})
+    return {
+        **figures.draw(folder, answers, test.target(), into),
+        **own(test, answers, Facts.from_json(job.plan.facts), into),
+    }
 
 
 def _at_random(folder: Path, job: Job, display: Display) -> JSON:

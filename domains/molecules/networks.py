@@ -146,7 +146,7 @@ class ChempropMessages(nn.Module):
         atoms_AF = torch.cat([self.atoms(atoms_AC[:, : self.num_kinds]), atoms_AC[:, self.num_kinds :]], dim=1)
         bonds_EF = self.bonds(bonds_EC)
         # One product an atom instead of one a bond: an atom has about 2.2 directed bonds.
-        of_atom, of_bond = self.W_i.weight.split([atoms_AF.shape[1], bonds_EF.shape[1]], dim=1)
+        of_atom, of_bond = torch.split(self.W_i.weight, [atoms_AF.shape[1], bonds_EF.shape[1]], dim=1)
         first_ED = functional.linear(atoms_AF, of_atom)[start_E] + functional.linear(bonds_EF, of_bond, self.W_i.bias)
         state_ED = self.activation(first_ED)
         for _ in range(1, self.depth):

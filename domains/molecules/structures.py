@@ -48,7 +48,7 @@ def made(smiles: str, seed: int) -> Structure | None:
     """
     with rdBase.BlockLogs():
         mol = Chem.AddHs(Chem.MolFromSmiles(smiles))
-        settings = rdDistGeom.ETKDGv3()
+        settings: Any = rdDistGeom.ETKDGv3()
         settings.randomSeed, settings.maxIterations = seed, MAX_ATTEMPTS
         if rdDistGeom.EmbedMolecule(mol, settings) != 0:
             return None

@@ -32,15 +32,15 @@ class CompositionKernels:
 
     def names(self) -> tuple[str, ...]:
         """Names of the kernels in the order of `matrix`'s weights: constant, one a block, all blocks together."""
-        return ("constant", *WEIGHTS, "together")
+        return ("constant", *self.scaling, "together")
 
     def each(self, these: Sequence[str], those: Sequence[str]) -> list[np.ndarray]:
         """Every kernel, (these, those) float32."""
         one, other = self._scaled(these), self._scaled(those)
-        apart = {name: _squares(one[name], other[name]) for name in WEIGHTS}
-        together = sum(WEIGHTS[name] * apart[name] for name in WEIGHTS) / sum(WEIGHTS.values())
+        apart = {name: _squares(one[name], other[name]) for name in self.scaling}
+        together = sum(WEIGHTS[name] * apart[name] for name in apart) / sum(WEIGHTS[name] for name in apart)
         ones = np.ones((len(these), len(those)), np.float32)
-        return [ones, *(np.exp(-apart[name]) for name in WEIGHTS), np.exp(-together)]
+        return [ones, *(np.exp(-apart[name]) for name in apart), np.exp(-together)]
 
     def matrix(self, these: Sequence[str], those: Sequence[str], weights: np.ndarray) -> np.ndarray:
         """The kernels' sum, each times its weight, (these, those) float32."""
@@ -51,9 +51,9 @@ class CompositionKernels:
 
     def _scaled(self, sequences: Sequence[str]) -> dict[str, np.ndarray]:
         """Blocks whose mean squared length over the training rows is 1."""
-        found = {}
-        for name, block in kmer_features(sequences).items():
-            mean, spread = (np.asarray(each, np.float32) for each in self.scaling[name])
+        found, blocks = {}, kmer_features(sequences)
+        for name, scaling in self.scaling.items():  # a run of before may know fewer blocks
+            block, (mean, spread) = blocks[name], (np.asarray(each, np.float32) for each in scaling)
             found[name] = np.clip((block - mean) / spread, -FURTHEST, FURTHEST) / np.float32(np.sqrt(block.shape[1]))
         return found
 

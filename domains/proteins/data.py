@@ -1,195 +1,60 @@
-"""Proteins as a data type: reading, keys for splits, facts, metrics and rivals. See `domains.contract.Domain`.
+"""Proteins as a data type. What a row is depends on the task, and each kind of row has a module of its own:
 
-A row is a labelled sequence; its column is always called "sequence" in the table, whatever the file calls it.
+labelled        a sequence with a class or a number
+unlabelled      a sequence alone, to pretrain a language model on (masked-lm)
+label_sets      a sequence with any number of labels (multilabel)
+residue_labels  a sequence with a label for each of its residues (residue-labels)
+variants        a mutant, whose effect is asked for without training (variant-effect)
+
+See `domains.contract.Domain` for what the functions do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import importlib
 from typing import Any
 
-import numpy as np
-import pandas as pd
+from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 
-from domains.baselines import trivial
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
-from domains.metrics import classification_metrics, regression_metrics
-from domains.proteins import mutants, similarity
-from domains.proteins.baselines import composition
-from domains.proteins.residues import cleaned, look_like_dna, looks_like_protein
-from domains.shared.frames import FrameTable
-from domains.shared.roles import (
-    IMBALANCED_SHARE,
-    keep_split_columns,
-    largest_share,
-    named_or_only_target,
-    one_a_row,
-    task_of_target,
-)
-from domains.shared.sequences import Kind, Raw, read_raw, repeated_ids, row_ids, settle_repeats
-from domains.shared.targets import bad_targets, class_names, target_values
-from trainers.errors import DataError
-
-USUAL_LIMIT = 1022
-"""Residues that ESM-2 was trained on at most (1,024 tokens with start and end); Lin et al. 2023, methods."""
-LENGTH_MARKS = (62, 126, 254, 510, USUAL_LIMIT, 2046)
-SLOW_SECONDS = 20.0
-KIND = Kind(
-    "protein",
-    (
-        *("sequence", "seq", "protein_sequence", "aa_sequence", "aa_seq", "amino_acid_sequence", "mutated_sequence"),
-        *("protein", "aa", "peptide", "primary", "sequences", "residues"),
-    ),
-    ("id", "name", "accession", "protein_id", "identifier", "entry", "mutant"),
-    looks_like_protein,
-)
+MODULES = {
+    "masked-lm": "unlabelled",
+    "multilabel": "label_sets",
+    "residue-labels": "residue_labels",
+    "variant-effect": "variants",
+}
+"""By task; others are of labelled sequences."""
 
 
 def read(data: Any, request: Request) -> Reading:
-    """Read FASTA (`request.labels` names the table of labels), CSV, TSV, Parquet or a DataFrame, every row in order.
-
-    With `request.facts` the target may be absent; it is checked only if `request.target` is named (evaluating).
-    Raises DataError for what holds no protein sequences, or no such target.
-    """
-    raw = read_raw(data, request, KIND)
-    where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
-    if not len(raw.frame):
-        raise DataError(f"{where}: there is a header but no row.")
-    target, said = _target(raw, request, where)
-    task, notice = task_of_target(raw.frame, target, request, comma=raw.comma)
-    clean = cleaned(raw.frame[raw.sequence].tolist())
-    notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices, *_long_notice(clean.sequences)]
-    _check_dna(clean.sequences, where, notices, training=request.facts is None)
-    bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
-    columns: dict[str, Any] = {"sequence": clean.sequences}
-    if target is not None:
-        classes = request.facts.classes if request.facts else ()
-        bad += bad_targets(raw.frame[target], task, raw.places, comma=raw.comma, classes=classes)
-        columns[target] = target_values(raw.frame[target], task, comma=raw.comma)
-    if request.facts is None:
-        bad += repeated_ids(raw)
-        notices += settle_repeats(columns, target, task, clean.sequences)
-        notices += _time_notice(clean.sequences)
-    notices += keep_split_columns(columns, raw.frame, request, where=where, target=target)
-    context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
-    table = FrameTable(pd.DataFrame(columns), row_ids(raw), target, context)
-    return Reading(table, task, target, tuple(one_a_row(bad)), tuple(notices))
+    """Read the rows of the task, as in training where that is known, every row in order."""
+    task = request.facts.task if request.facts else request.task
+    reading: Reading = _module(task).read(data, request)
+    return reading
 
 
-def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
-    """Identical sequences stay together, then relatives by MMseqs2, or variants of one protein by position.
-
-    A column named with --group, or one called "split", is used instead. Raises MissingError without MMseqs2.
-    """
-    stratum = table.target().astype(str) if task == "classification" else None
-    sequences = table.column("sequence").tolist()
-    distinct, code = np.unique(np.asarray(sequences, object), return_inverse=True)
-    if request.group and request.group in table.frame.columns:
-        group = table.column(request.group).astype(str).to_numpy()
-        return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
-    if "split" in table.frame.columns and request.target != "split":
-        given = table.column("split").tolist()
-        return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)
-    variants = mutants.aligned_mutants(sequences)
-    if variants is not None:
-        group, because = mutants.position_groups(variants)
-        evidence = {"positions_mutated": int(variants.differs.any(axis=0).sum())}
-        return Keys("grouped", because, group=group, stratum=stratum, evidence=evidence)
-    if fast:
-        because = (
-            "identical sequences stay together; similar ones were not looked for (--fast): scores may be optimistic"
-        )
-        return Keys("grouped", because, group=code, stratum=stratum, evidence={"similarity": "skipped"})
-    found = similarity.families(distinct.tolist())
-    if found.group is None:  # identical rows must stay together all the same
-        return Keys("grouped", found.because, group=code, stratum=stratum, evidence=found.evidence)
-    return Keys(
-        *("grouped", found.because),
-        group=found.group[code],
-        stratum=stratum,
-        links=_of_rows(found.links, code),
-        near=similarity.IDENTITY,
-        evidence=found.evidence,
-    )
+def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
+    """What the split needs."""
+    found: Keys = _module(task).keys(table, task, request, fast=fast)
+    return found
 
 
-def describe(train: FrameTable, task: str, request: Request) -> Facts:
-    """Lengths and classes of the training rows."""
-    lengths = train.column("sequence").str.len().to_numpy()
-    target = train.target()
-    classes = class_names(target, f"target {train.target_name!r}") if task == "classification" else ()
-    sizes: dict[str, float] = {
-        "longest": int(lengths.max()),
-        "median_residues": float(np.median(lengths)),
-        "total_residues": int(lengths.sum()),
-        **{f"longer_than_{mark}": int((lengths > mark).sum()) for mark in LENGTH_MARKS},
-    }
-    if classes:
-        sizes["largest_share"] = largest_share(target)
-    schema = {"sequence": train.context["sequence"], "id_column": train.context["id_column"]}
-    return Facts("proteins", task, train.target_name, len(train), classes, sizes, schema)
+def describe(train: Any, task: str, request: Request) -> Facts:
+    """Lengths and labels of the training rows."""
+    found: Facts = _module(task).describe(train, task, request)
+    return found
 
 
 def metrics(facts: Facts) -> tuple[Metric, ...]:
-    """Classes: accuracy decides (macro-F1 where one class has over 80 % of the rows). Numbers: Spearman's rank
-    correlation, as measurements of function are ranked (Notin et al. 2023, ProteinGym)."""
-    if facts.task == "classification":
-        return classification_metrics(facts.classes, imbalanced=facts.sizes["largest_share"] > IMBALANCED_SHARE)
-    return regression_metrics(first="spearman")
+    """The first decides."""
+    found: tuple[Metric, ...] = _module(facts.task).metrics(facts)
+    return found
 
 
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
-    """Majority or mean; then composition, k-mers and positions with a kernel."""
-    return trivial(facts.task), composition(facts.task)
+    """A trivial rival first, then a strong cheap one."""
+    found: tuple[Baseline, ...] = _module(facts.task).baselines(facts)
+    return found
 
 
-def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
-    taken = {raw.sequence, raw.id_column, request.group, request.order, "split", None}
-    left = [str(name) for name in raw.frame.columns if name not in taken]
-    where = (request.labels or where) if request.target is not None else where
-    advice = " FASTA: name a table with --labels FILE."
-    return named_or_only_target(raw.frame, request, left, where=where, what="sequences", advice=advice)
-
-
-def _long_notice(sequences: Sequence[str]) -> list[str]:
-    num_long = sum(len(sequence) > USUAL_LIMIT for sequence in sequences)
-    if not num_long:
-        return []
-    return [
-        f"{num_long:,} of {len(sequences):,} sequences are longer than {USUAL_LIMIT} residues and are cropped there "
-        "(options.max_residues): what follows is not seen"
-    ]
-
-
-def _time_notice(sequences: Sequence[str]) -> list[str]:
-    distinct = set(sequences)
-    num_residues = sum(map(len, distinct))
-    seconds = similarity.seconds_estimate(len(distinct), num_residues, similarity.num_cores())
-    if seconds < SLOW_SECONDS or mutants.aligned_mutants(sequences) is not None:
-        return []
-    return [
-        f"comparing {len(distinct):,} sequences for the split takes about {seconds / 60:.1f} minutes; --fast skips it"
-    ]
-
-
-def _check_dna(sequences: Sequence[str], where: str, notices: list[str], *, training: bool) -> None:
-    if not look_like_dna(sequences):
-        return
-    text = f"{where}: these look like DNA or RNA, not proteins: nearly all have no letters but A, C, G, T, U and N."
-    if training:
-        raise DataError(f"{text} Translate them first, or choose another column or data type.")
-    notices.append(text)
-
-
-def _of_rows(links: similarity.Links | None, code: np.ndarray) -> similarity.Links | None:
-    """Links between rows from links between distinct sequences; identical ones are 1."""
-    if links is None:
-        return None
-
-    def of_rows(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-        mine, back = np.unique(code[these], return_inverse=True)
-        yours = np.unique(code[those])
-        return np.where(np.isin(mine, yours), 1.0, links(mine, yours))[back]
-
-    return of_rows
+def _module(task: str | None) -> Any:
+    return importlib.import_module(f"domains.proteins.{MODULES.get(task or '', 'labelled')}")

@@ -39,16 +39,21 @@ def tokens(sequences: Sequence[str], *, max_residues: int) -> tuple[Tensor, Tens
     return numbers_BL, numbers_BL > UNKNOWN
 
 
-def pooled(encoder: nn.Module, numbers_BL: Tensor, is_residue_BL: Tensor) -> Tensor:
-    """Mean residue states (B, D) of the encoder's last layer, float32."""
+def last_states(encoder: nn.Module, numbers_BL: Tensor) -> Tensor:
+    """States (B, L, D) of the encoder's last layer; at padding they mean nothing."""
     is_token_BL = numbers_BL != PAD
     if esm2_forward.can_walk(encoder, numbers_BL):
-        states = esm2_forward.last_states(encoder, numbers_BL, is_token_BL)
-    else:
-        states = encoder(input_ids=numbers_BL, attention_mask=is_token_BL.long()).last_hidden_state
+        return esm2_forward.last_states(encoder, numbers_BL, is_token_BL)
+    states_BLD: Tensor = encoder(input_ids=numbers_BL, attention_mask=is_token_BL.long()).last_hidden_state
+    return states_BLD
+
+
+def pooled(encoder: nn.Module, numbers_BL: Tensor, is_residue_BL: Tensor) -> Tensor:
+    """Mean residue states (B, D) of the encoder's last layer, float32."""
+    states_BLD = last_states(encoder, numbers_BL)
     # Under autocast the mean must not fall back to 8 bits of precision.
-    with torch.autocast(states.device.type, enabled=False):
-        return pool_tokens(states, is_residue_BL)
+    with torch.autocast(states_BLD.device.type, enabled=False):
+        return pool_tokens(states_BLD, is_residue_BL)
 
 
 def esm2_config(*, layers: int, width: int, heads: int) -> JSON:

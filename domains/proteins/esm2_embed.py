@@ -39,7 +39,9 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: str = Field("facebook/esm2_t12_35M_UR50D", description="hub id, fair-esm name, folder, file, random:6x320")
+    weights: str = Field(
+        "facebook/esm2_t12_35M_UR50D", description="hub id, fair-esm name, folder, file, run, random:6x320"
+    )
     max_residues: int = Field(1022, gt=0, description="longer sequences are cropped at the end")
     hidden: int = Field(0, ge=0, description="width of the head's hidden layer; 0: a linear head")
     dropout: float = Field(0.1, ge=0, lt=1)

@@ -1,6 +1,7 @@
-"""Fine-tune ESM-2 as a whole: mean of the residues' last states, dropout, one linear layer.
+"""Fine-tune ESM-2 as a whole or by adapters: mean of the residues' last states, dropout, one linear layer.
 
-As in Schmirler et al. 2024 (Nature Communications 15:7407) less LoRA. Options on top: balanced classes.
+As in Schmirler et al. 2024 (Nature Communications 15:7407), who found LoRA (Hu et al. 2021, arXiv 2106.09685) as good
+as training all weights. Options on top: balanced classes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from domains.contract import Facts
+from domains.proteins.adapters import is_adapter, num_adapted, with_adapters
 from domains.proteins.esm2 import NUM_ADDED_TOKENS, pooled, tokens
 from domains.proteins.esm2_weights import find, load_encoder, read_config
 from domains.proteins.estimates import length_notes, num_tokens_seen
@@ -43,6 +45,7 @@ BYTES_PER_PARAMETER = 16
 # Activations kept for the backward pass, per token, layer and width; Korthikanti et al. 2022, arXiv 2205.05198, eq. 2,
 # less the attention matrix, which sdpa does not keep. In bytes with 16-bit activations.
 ACTIVATION_BYTES = 34
+LEAST_ADAPTER_LR = 1e-4
 
 
 class Options(BaseModel):
@@ -50,10 +53,17 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    weights: str = Field("facebook/esm2_t12_35M_UR50D", description="hub id, fair-esm name, folder, file, random:6x320")
+    weights: str = Field(
+        "facebook/esm2_t12_35M_UR50D", description="hub id, fair-esm name, folder, file, run, random:6x320"
+    )
     max_residues: int = Field(1022, gt=0, description="longer sequences are cropped at the end")
     dropout: float = Field(0.1, ge=0, lt=1, description="of the pooled state, before the head")
     class_weights: Literal["none", "balanced"] = "none"
+    method: Literal["all", "lora"] = Field(
+        "all", description="train all weights, or adapters beside those of the encoder"
+    )
+    rank: int = Field(8, ge=1, description="of the adapters")
+    alpha: float = Field(16.0, gt=0, description="adapters are scaled by alpha / rank")
 
 
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
@@ -64,14 +74,29 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     widest = rows * (min(int(facts.sizes["longest"]), options.max_residues) + NUM_ADDED_TOKENS)
     num_tokens = min(widest, settings.micro_batch_tokens or widest)
     activations = num_tokens * config["num_hidden_layers"] * config["hidden_size"] * ACTIVATION_BYTES
+    trained = total if options.method == "all" else num_adapted(config, options.rank) + total - num_parameters(config)
     return {
         "num_parameters": total,
+        "num_trained": trained,
         "num_steps": settings.planned_steps(facts.num_rows),
         "flops_per_epoch": 6 * total * num_tokens_seen(facts, options.max_residues),
-        "memory_bytes": BYTES_PER_PARAMETER * total + activations * (1 if settings.precision != "fp32" else 2),
+        "memory_bytes": 4 * total
+        + (BYTES_PER_PARAMETER - 4) * trained
+        + activations * (1 if settings.precision != "fp32" else 2),
         "weights": weights_facts(options.weights, find),
-        "notes": [*random_notes(options.weights), *length_notes(facts, options.max_residues)],
+        "notes": [
+            *random_notes(options.weights),
+            *length_notes(facts, options.max_residues),
+            *_rate_notes(options, settings),
+        ],
     }
+
+
+def _rate_notes(options: Options, settings: Gradient) -> list[str]:
+    """Adapters begin at nothing and are few: rates for all weights hardly move them."""
+    if options.method == "all" or settings.lr >= LEAST_ADAPTER_LR:
+        return []
+    return [f"train.lr={settings.lr:g} is one for all weights; adapters usually begin with 2e-4: --set train.lr=2e-4"]
 
 
 def build(plan: Plan) -> GradientLearner:
@@ -92,6 +117,8 @@ def load(plan: Plan, folder: Path) -> GradientLearner:
 def _task(plan: Plan, statistics: JSON, pretrained: bool) -> SequenceTask:
     # The weights are read again only where a fresh run starts from them; a snapshot or a run brings all.
     encoder = load_encoder(plan.options["weights"]) if pretrained else empty_encoder(statistics["config"])
+    if plan.options.get("method") == "lora":
+        encoder = with_adapters(encoder, plan.options["rank"], plan.options["alpha"])
     outcome = Outcome.from_json(statistics["outcome"])
     network = PooledClassifier(encoder, statistics["config"]["hidden_size"], outcome.width, plan.options["dropout"])
     return SequenceTask(network, outcome, statistics["config"]["num_hidden_layers"], plan.options["max_residues"])
@@ -123,6 +150,8 @@ class SequenceTask:
             name.removeprefix("encoder.") for name, _ in self.model.named_parameters() if name.startswith("encoder.")
         ]
         found = encoder_roles(names, self.num_layers, prefix="encoder.")
+        if any(is_adapter(name) for name in names):
+            found = {name: role for name, role in found.items() if is_adapter(name)}
         return {**found, **{f"head.{part}": Role("head", self.num_layers + 1) for part in ("weight", "bias")}}
 
     def examples(self, train: Any, folder: Path) -> Sequence[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
@@ -31,7 +31,9 @@ def can_walk(encoder: Any, numbers_BL: Tensor) -> bool:
     has_kernel = encoder.rotary_embeddings is not None and not encoder.config.attention_probs_dropout_prob
     layer = encoder.encoder.layer[0]
     is_plain = not (isinstance(layer, FSDPModule) or getattr(layer, "gradient_checkpointing", False))
-    return is_eager_cpu and has_kernel and is_plain and not layer.attention.self.query._forward_hooks
+    query = layer.attention.self.query
+    # Adapters (peft) stand around these layers and would be walked past.
+    return is_eager_cpu and has_kernel and is_plain and type(query) is nn.Linear and not query._forward_hooks
 
 
 def last_states(encoder: Any, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:

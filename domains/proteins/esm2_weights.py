@@ -1,4 +1,5 @@
-"""Weights of ESM-2 from any of their homes: hub id, transformers folder, fair-esm name, fair-esm .pt file, or random.
+"""Weights of ESM-2 from any of their homes: hub id, transformers folder, fair-esm name, fair-esm .pt file, a run of
+proteins/protein-lm, or random.
 
 fair-esm checkpoints are renamed key by key; the states are the same to float32 precision.
 """
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from domains.proteins.esm2 import VOCABULARY, esm2_config
+from domains.proteins.masked_esm import MaskedEsm
 from domains.shared.esm import NO_ATTENTION_DROPOUT, demand_all, empty_encoder, from_folder
-from domains.shared.weights import Weights, config_json, random_shape, read_torch, resolve
+from domains.shared.weights import Weights, config_json, random_shape, read_tensors, read_torch, resolve
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, did_you_mean
 
@@ -26,6 +28,8 @@ FAIR_ESM_NAMES = (
     "esm2_t36_3B_UR50D",
     "esm2_t48_15B_UR50D",
 )
+RUN_PARTS = ("model/pretrain", "model")
+"""Where a run of proteins/protein-lm keeps its checkpoint: beside the network that learned labels, or alone."""
 _FAIR_PREFIX = re.compile(r"^(encoder\.)?(sentence_encoder\.)?")
 _FAIR_PARTS = {
     "self_attn.q_proj": "attention.self.query",
@@ -40,12 +44,24 @@ _FAIR_PARTS = {
 
 
 def find(spec: str) -> Weights:
-    """The weights of a spec that is not random: hub id, fair-esm name, folder or file. Raises MissingError."""
+    """The weights of a spec that is not random: hub id, fair-esm name, folder, file or run. Raises MissingError."""
     if not Path(spec).exists() and spec.startswith("esm2_") and "/" not in spec and not spec.endswith(".pt"):
         if spec not in FAIR_ESM_NAMES:
             raise MissingError(f"options.weights: no ESM-2 model {spec!r}.{did_you_mean(spec, FAIR_ESM_NAMES)}")
         return resolve(f"facebook/{spec}")
-    return resolve(spec)
+    return resolve(str(_of_run(Path(spec)) or spec))
+
+
+def _of_run(path: Path) -> Path | None:
+    """The checkpoint that a finished run of proteins/protein-lm left; None where `path` is no run."""
+    if not (path / "plan.json").exists():
+        return None
+    found = next((path / part for part in RUN_PARTS if (path / part / "config.json").exists()), None)
+    if found is None:
+        raise MissingError(
+            f"options.weights: {path} is a run that left no encoder. Give one of proteins/protein-lm, or a checkpoint."
+        )
+    return found
 
 
 def read_config(spec: str) -> JSON:
@@ -73,6 +89,50 @@ def load_encoder(spec: str) -> nn.Module:
     weights = find(spec)
     encoder = _from_fair(weights, config) if _is_fair(weights) else from_folder(weights)
     return encoder.eval()
+
+
+def load_masked(spec: str, reference: JSON | None = None) -> nn.Module:
+    """The encoder of a spec with its language head, a `MaskedEsm`. Random ones are drawn from the seed in `reference`.
+
+    Raises MissingError for weights that are not to be had, DataError for a checkpoint without a language head.
+    """
+    config = read_config(spec)
+    if random_shape(spec) is not None:
+        return _drawn(config, (reference or {}).get("seed", 0))
+    network, weights = MaskedEsm(config), find(spec)
+    if _is_fair(weights):
+        named = {_renamed_whole(name): value for name, value in _fair_config(weights.path)[1].items()}
+        fill_masked(network, {name: value for name, value in named.items() if name}, weights)
+    else:
+        tensors = {name: value for file in weights.files for name, value in read_tensors(file).items()}
+        fill_masked(network, tensors, weights)
+    return network.eval()
+
+
+def masked_reference(spec: str, seed: int) -> JSON:
+    """By what random weights are found again: their seed."""
+    return {"id": spec, "path": "", "revision": f"seed {seed}", "sha256": "", "seed": seed}
+
+
+def _drawn(config: JSON, seed: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return MaskedEsm(config).eval()
+
+
+def fill_masked(network: nn.Module, found: Mapping[str, Tensor], weights: Weights) -> None:
+    """Copy tensors named as in transformers' `EsmForMaskedLM`. Raises DataError where some are missing."""
+    own = dict(network.named_parameters())
+    missing = [name for name in own if name not in found or found[name].shape != own[name].shape]
+    if any(name.startswith("lm_head.") for name in missing):
+        raise DataError(
+            f"{weights.path}: no language head (lm_head) in this checkpoint, so it cannot say how likely residues are. Give "
+            "one as facebook/esm2_... or a run of proteins/protein-lm --task masked-lm."
+        )
+    demand_all(missing, weights)
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(found[name])
 
 
 def _hub_config(folder: Path) -> JSON:
@@ -121,6 +181,14 @@ def _fair_heads(state: Mapping[str, Tensor], width: int, file: Path) -> int:
     if table is None:
         raise DataError(f"{file}: cannot tell the number of attention heads. Give the whole fair-esm checkpoint.")
     return width // (2 * len(table))
+
+
+def _renamed_whole(name: str) -> str | None:
+    """fair-esm's name of a tensor in the terms of `EsmForMaskedLM`; None for the contact head and rotary tables."""
+    if name.startswith("lm_head."):
+        return None if name == "lm_head.weight" else name  # tied to the table of tokens
+    inside = _renamed(name)
+    return inside and f"esm.{inside}"
 
 
 def _renamed(name: str) -> str | None:

@@ -6,11 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from domains.baselines import with_estimator
+from domains.baselines import by_label, with_estimator
 from domains.contract import Baseline
-from trainers.contract import Predictions, known_labels
 
 MOST_WORDS = 200_000
 # Words as scikit-learn cuts them, single letters and emoji included: short texts have little else.
@@ -29,43 +26,15 @@ def words(task: str) -> Baseline:
     )
 
 
-def label_shares(classes: Sequence[str]) -> Baseline:
-    """Each label with its share of the training rows as its probability."""
-
-    def fit(train: Any) -> Callable[[Any], Predictions]:
-        shares = np.nan_to_num(np.nanmean(known_labels(train.target(), classes), axis=0))
-        return lambda rows: Predictions.of_label_sets(np.tile(shares, (len(rows), 1)), classes)
-
-    return Baseline("label shares", "the share of each label in the training rows, whatever the text", fit)
-
-
 def words_by_label(classes: Sequence[str]) -> Baseline:
     """TF-IDF of words and pairs of words, a logistic regression for each label on the rows where it is known."""
 
-    def fit(train: Any) -> Callable[[Any], Predictions]:
+    def features(train: Any) -> tuple[Any, Callable[[Any], Any]]:
         counts = _counts()
-        matrix, has_label = counts.fit_transform(_texts(train)), known_labels(train.target(), classes)
-        models = [_one_label(matrix, column) for column in has_label.T]
+        return counts.fit_transform(_texts(train)), lambda rows: counts.transform(_texts(rows))
 
-        def answer(rows: Any) -> Predictions:
-            new = counts.transform(_texts(rows))
-            return Predictions.of_label_sets(np.column_stack([model(new) for model in models]), classes)
-
-        return answer
-
-    return Baseline("tf-idf", "TF-IDF of words and pairs of words, logistic regression for each label", fit)
-
-
-def _one_label(matrix: Any, has_label: np.ndarray) -> Callable[[Any], np.ndarray]:
-    """Probability of one label, from the rows where it is known; their share where all of them agree."""
-    from sklearn.linear_model import LogisticRegression
-
-    known = np.isfinite(has_label)
-    share = float(has_label[known].mean()) if known.any() else 0.0
-    if share in (0.0, 1.0):
-        return lambda new: np.full(new.shape[0], share)
-    model = LogisticRegression(C=10.0, max_iter=1000).fit(matrix[known], has_label[known])
-    return lambda new: np.asarray(model.predict_proba(new)[:, 1])
+    about = "TF-IDF of words and pairs of words, logistic regression for each label"
+    return by_label("tf-idf", about, classes, features)
 
 
 def _pipeline(task: str) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Facts
+from domains.shared.masked import MaskedTask
 from domains.shared.tokens import TextTokenizer, of_pieces, write_for_transformers
 from domains.shared.weights import quiet_transformers
 from domains.text import encoder, encoder_ner, unlabelled
@@ -27,7 +28,7 @@ from domains.text.estimates import (
     cropping_notes,
     num_tokens,
 )
-from domains.text.masked import MaskedEncoder, MaskedTask
+from domains.text.masked import MaskedEncoder, masked_task
 from trainers.contract import JSON, Learner, Machine, Plan, Predictions, Watch
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights
@@ -228,7 +229,7 @@ class Pretraining:
         config = fitted["config"]
         model = MaskedEncoder(encoders.empty_encoder(config, 0.0), config["hidden_size"])
         sizes: Any = {"max_tokens": self.options.max_tokens, "share": self.options.mask_share}
-        return MaskedTask(model, TextTokenizer.from_json(fitted), self._texts, **sizes)
+        return masked_task(model, TextTokenizer.from_json(fitted), self._texts, **sizes)
 
     def _texts(self, train: Any) -> Sequence[str]:
         """The training texts and those of options.texts; what is left out of these is told once."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.baselines import trivial
+from domains.baselines import label_shares, trivial
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.metrics import classification_metrics, label_set_metrics, regression_metrics
 from domains.shared.frames import FrameTable
@@ -26,7 +26,7 @@ from domains.shared.roles import (
     task_of_target,
 )
 from domains.shared.targets import bad_targets, class_names, target_values
-from domains.text.baselines import label_shares, words, words_by_label
+from domains.text.baselines import words, words_by_label
 from domains.text.copies import copy_keys, folded
 from domains.text.readers import Raw, other_columns, read_raw
 from trainers.errors import DataError

@@ -43,7 +43,46 @@ def proteins(folder: Path, task: str) -> tuple[Any, str]:
         sequences.append("".join(rng.choice(letters, int(rng.integers(20, 41)), p=weights / weights.sum())))
     frame = pd.DataFrame({"id": [f"p{i}" for i in range(NUM_ROWS)], "sequence": sequences})
     frame["y"] = np.where(share > 0.5, "basic", "acidic") if task == "classification" else share
+    if task == "multilabel":
+        has = {"basic": frame["sequence"].str.count("K") > 3, "acidic": frame["sequence"].str.count("E") > 3}
+        frame["y"] = [";".join(name for name in has if has[name][i]) for i in range(NUM_ROWS)]
     return _written(frame, folder / "proteins.csv"), "y"
+
+
+FAMILIES = ("ACDEF", "GHIKL", "MNPQR", "STVWY")
+
+
+def proteins_or_chains(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Labelled proteins; to learn a language, chains each of which has the residues of one family only."""
+    if task != "masked-lm":
+        return proteins(folder, task)
+    rng = np.random.default_rng(0)
+    chains = ["".join(rng.choice(list(FAMILIES[i % 4]), int(rng.integers(20, 41)))) for i in range(NUM_ROWS)]
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(NUM_ROWS)], "sequence": chains})
+    return _written(frame, folder / "chains.csv"), None
+
+
+def labelled_residues(folder: Path, task: str) -> tuple[Any, str]:
+    """Chains whose residues are labelled by their family of letters."""
+    rng = np.random.default_rng(0)
+    chains = ["".join(rng.choice(list("".join(FAMILIES)), int(rng.integers(20, 41)))) for _ in range(NUM_ROWS)]
+    labels = ["".join("HECT"[next(k for k, f in enumerate(FAMILIES) if a in f)] for a in chain) for chain in chains]
+    frame = pd.DataFrame({"id": [f"p{i}" for i in range(NUM_ROWS)], "sequence": chains, "structure": labels})
+    return _written(frame, folder / "residues.csv"), "structure"
+
+
+def variants(folder: Path, task: str) -> tuple[Any, str]:
+    """Mutants of a chain of one family; a residue of another family harms, by about as much everywhere."""
+    rng = np.random.default_rng(0)
+    wild = "".join(rng.choice(list(FAMILIES[0]), 30))
+    rows = []
+    for _ in range(NUM_ROWS):
+        at, gained = int(rng.integers(30)), str(rng.choice(list("".join(FAMILIES))))
+        effect = float(gained in FAMILIES[0]) + 0.1 * float(rng.normal())
+        rows.append({"mutant": f"{wild[at]}{at + 1}{gained}", "wild_type": wild, "y": effect})
+    frame = pd.DataFrame(rows)
+    frame.insert(0, "id", [f"v{i}" for i in range(NUM_ROWS)])
+    return _written(frame, folder / "variants.csv"), "y"
 
 
 def genomics(folder: Path, task: str) -> tuple[Any, str]:
@@ -203,6 +242,9 @@ def _written(frame: pd.DataFrame, path: Path) -> Path:
 MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "tabular": table,
     "proteins": proteins,
+    "proteins/protein-lm": proteins_or_chains,
+    "proteins/esm2-variant-effect": variants,
+    "proteins/esm2-residue": labelled_residues,
     "genomics": genomics,
     "images": pictures,
     "molecules": molecules,
@@ -239,6 +281,15 @@ def teacher(task: str, data: Any, target: str | None, folder: Path) -> dict[str,
     return {"options.teacher": str(folder / "teacher")}
 
 
+def language_of_proteins(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
+    """A language model that learned which residues go together: random weights know of no effect."""
+    if not (folder / "language").exists():
+        chains, _ = proteins_or_chains(folder, "masked-lm")
+        sets = dict(paths_of(importlib.import_module("domains.proteins.protein_lm").TINY))
+        run.train("proteins/protein-lm", chains, task="masked-lm", set=sets, fast=True, out=folder / "language")
+    return {"options.weights": str(folder / "language")}
+
+
 def speaker(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
     """A causal model that learned to answer prompts with one example: random weights write nothing that could be scored."""
     if not (folder / "speaker").exists():
@@ -261,7 +312,16 @@ def asked_and_answered(task: str, data: Any, target: str | None) -> pd.DataFrame
     return pd.DataFrame({"prompt": prompts, "completion": [form.gap + each.answer for each in shown[1:]]})
 
 
+def transformer(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
+    """A small transformer on pictures of 32 pixels, with every augmentation."""
+    mixes = {"options.randaug": 2, "options.mixup": 0.2, "options.cutmix": 0.2, "options.scale": 0.9}
+    return {"options.network": "test_vit", "options.flip_test": True, "train.epochs": 8, **mixes}
+
+
 NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {
+    "images/vit-finetune": transformer,
+    "images/vit-scratch": transformer,
+    "proteins/esm2-variant-effect": language_of_proteins,
     "text/distil": teacher,
     "text/distil-tag": teacher,
     "text/few-shot-tag": speaker,

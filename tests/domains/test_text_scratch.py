@@ -13,10 +13,11 @@ from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM
 
 from domains.contract import Request
+from domains.shared.masked import masked_places
 from domains.shared.tokens import of_pieces
 from domains.text import encoder, encoder_scratch, labelled, unlabelled
 from domains.text import encoder_weights as encoders
-from domains.text.masked import MaskedEncoder, MaskedTask, masked_places
+from domains.text.masked import MaskedEncoder, masked_task
 from trainers.contract import Machine, Plan
 from trainers.errors import MissingError, StoppedError
 from trainers.settings import Phases
@@ -63,7 +64,7 @@ def task():
     config |= {"num_attention_heads": 2, "intermediate_size": 64, "type_vocab_size": 1, "pad_token_id": 0}
     torch.manual_seed(0)
     model = MaskedEncoder(encoders.empty_encoder(config, 0.0), 32)
-    return MaskedTask(model.eval(), tokenizer, lambda rows: list(rows.column("text")), max_tokens=12, share=0.3)
+    return masked_task(model.eval(), tokenizer, lambda rows: list(rows.column("text")), max_tokens=12, share=0.3)
 
 
 def drawn(task, num):
@@ -104,17 +105,17 @@ def test_masks_are_the_share_of_a_text_never_its_ends_and_depend_on_the_generato
 
 def test_every_token_of_a_long_text_is_in_a_window(task):
     long = " ".join(texts(20)[0])
-    windows = task.tokenizer.windows([long], 12)[0]
+    windows = task.windows.tokenizer.windows([long], 12)[0]
     assert max(len(window) for window in windows) == 12
     inner = [number for window in windows for number in window[1:-1]]
-    assert inner == task.tokenizer.encode([long], 10_000).numbers[0][1:-1].tolist()
+    assert inner == task.windows.tokenizer.encode([long], 10_000).numbers[0][1:-1].tolist()
 
 
 def test_what_is_masked_is_all_that_changes_and_what_stood_there_is_wanted(task):
     examples, batch = drawn(task, 5)
     numbers, is_token, places, wanted = batch.inputs
-    before, _ = task.tokenizer.padded(examples)
-    assert (numbers.flatten()[places] == task.mask).all()
+    before, _ = task.windows.tokenizer.padded(examples)
+    assert (numbers.flatten()[places] == task.noise.mask).all()
     restored = numbers.clone()
     restored.view(-1)[places] = wanted
     assert torch.equal(restored, before)
@@ -179,7 +180,7 @@ def test_the_pretrained_encoder_is_a_folder_that_encoder_classify_begins_from(fi
     loaded = encoders.load_encoder(spec, config, 0.0)
     tokenizer = encoders.load_tokenizer(spec, config)
     text = ["The FILM was lovely"]
-    ours = finished.learner.second.task.tokenizer.encode(text, 64).numbers[0]
+    ours = finished.learner.second.task.windows.tokenizer.encode(text, 64).numbers[0]
     assert tokenizer.encode(text, 64).numbers[0].tolist() == ours.tolist()
     assert sum(each.numel() for each in loaded.parameters()) == encoders.num_parameters(config)
     assert encoder.Options(weights=spec)
