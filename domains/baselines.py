@@ -43,16 +43,21 @@ def label_shares(classes: Sequence[str]) -> Baseline:
 
 
 def by_label(
-    name: str, about: str, classes: Sequence[str], features: Callable[[Any], tuple[Any, Callable[[Any], Any]]]
+    name: str,
+    about: str,
+    classes: Sequence[str],
+    features: Callable[[Any], tuple[Any, Callable[[Any], Any]]],
+    *,
+    C: float = 10.0,
 ) -> Baseline:
     """A logistic regression for each label on the rows where it is known.
 
-    features(train) -> the matrix of the training rows, and what makes the matrix of new rows.
+    features(train) -> the matrix of the training rows, and what makes the matrix of new rows.   C: as in scikit-learn.
     """
 
     def fit(train: Any) -> Callable[[Any], Predictions]:
         matrix, of_rows = features(train)
-        models = [_one_label(matrix, column) for column in known_labels(train.target(), classes).T]
+        models = [_one_label(matrix, column, C) for column in known_labels(train.target(), classes).T]
 
         def answer(rows: Any) -> Predictions:
             new = of_rows(rows)
@@ -63,7 +68,7 @@ def by_label(
     return Baseline(name, about, fit)
 
 
-def _one_label(matrix: Any, has_label: np.ndarray) -> Callable[[Any], np.ndarray]:
+def _one_label(matrix: Any, has_label: np.ndarray, C: float) -> Callable[[Any], np.ndarray]:
     """Probability of one label, from the rows where it is known; their share where all of them agree."""
     from sklearn.linear_model import LogisticRegression
 
@@ -71,7 +76,7 @@ def _one_label(matrix: Any, has_label: np.ndarray) -> Callable[[Any], np.ndarray
     share = float(has_label[known].mean()) if known.any() else 0.0
     if share in (0.0, 1.0):
         return lambda new: np.full(new.shape[0], share)
-    model = LogisticRegression(C=10.0, max_iter=1000).fit(matrix[known], has_label[known])
+    model = LogisticRegression(C=C, max_iter=1000).fit(matrix[known], has_label[known])
     return lambda new: np.asarray(model.predict_proba(new)[:, 1])
 
 

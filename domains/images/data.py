@@ -18,8 +18,9 @@ from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Req
 from domains.images import layout
 from domains.images.copies import copy_groups, joined
 from domains.images.pictures import PictureError, Print, in_threads, try_print
-from domains.images.table import TableRows, table_rows
+from domains.images.table import LABEL_SETS, TableRows, table_rows
 from domains.shared.frames import FrameTable
+from domains.shared.label_sets import label_names, rarest_labels
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
 
@@ -57,7 +58,7 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     num_copies = len(copies) - len(np.unique(copies))
     has_group = request.group is not None and request.group in table.frame.columns
     group = joined([copies, table.column(request.group)]) if has_group else copies
-    stratum = table.target() if task == "classification" and table.target_name is not None else None
+    stratum = _stratum(table, task)
     has_order = request.order is not None and request.order in table.frame.columns
     order = table.column(request.order).to_numpy() if has_order else None
     has_groups = len(np.unique(group)) < len(group)
@@ -76,6 +77,13 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     )
 
 
+def _stratum(table: Any, task: str) -> Any:
+    """What a split keeps even: classes, or of several labels a row's rarest one."""
+    if table.target_name is None or task == "regression":
+        return None
+    return rarest_labels(table.target()) if task == LABEL_SETS else table.target()
+
+
 def describe(train: Any, task: str, request: Request) -> Facts:
     """Classes and sizes of the training pictures. sizes: pixels, except `megapixels` (the sum over all of them)."""
     prints = _prints(train)
@@ -86,22 +94,26 @@ def describe(train: Any, task: str, request: Request) -> Facts:
         "megapixels": sum(p.width * p.height for p in prints) / 1e6,
     }
     classes = class_names(train.target()) if task == "classification" else ()
+    if task == LABEL_SETS:
+        classes = label_names(train.target(), str(train.target_name), train.context["labels"])
     schema = {"layout": train.context["layout"], "path": train.context["path_column"]}
     return Facts("images", task, train.target_name, len(train), classes, sizes, schema)
 
 
 def metrics(facts: Facts) -> tuple[Metric, ...]:
-    """Accuracy decides for classes, the root mean squared error for numbers."""
-    from domains.metrics import classification_metrics, regression_metrics
+    """Accuracy decides for classes, F1 over all labels for several, the root mean squared error for numbers."""
+    from domains.metrics import classification_metrics, label_set_metrics, regression_metrics
 
+    if facts.task == LABEL_SETS:
+        return label_set_metrics(facts.classes)
     return classification_metrics(facts.classes) if facts.task == "classification" else regression_metrics()
 
 
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """The trivial one; the linear probe needs weights and comes from the family."""
-    from domains.baselines import trivial
+    from domains.baselines import label_shares, trivial
 
-    return (trivial(facts.task),)
+    return (label_shares(facts.classes) if facts.task == LABEL_SETS else trivial(facts.task),)
 
 
 def _rule(given: bool, by_time: bool, groups: bool, stratified: bool) -> tuple[str, str]:
@@ -242,6 +254,7 @@ def _reading(
     context: dict[str, Any] = {"root": str(root), "prints": prints, "parts": parts or {}}
     context |= {"copies": dict(zip(prints, copy_groups(list(prints.values())).tolist(), strict=True)) if target else {}}
     context |= {"layout": "folder" if rows is None else "table", "path_column": rows.path_column if rows else None}
+    context["labels"] = rows.labels if rows else []
     columns: dict[str, Any] = {FILE: np.array(files, dtype=object)}
     columns |= {name: column.to_numpy() for name, column in (rows.columns if rows else {}).items()}
     if target is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from domains.contract import Baseline, Facts
 from domains.images import backbone as nets
 from domains.images.data import FILE
+from domains.images.table import LABEL_SETS
 from domains.images.views import PlainViews, normalised
 from trainers.contract import Plan
 
@@ -21,10 +24,12 @@ C = 1e-3
 
 def linear_probe(plan: Plan, options: Any) -> Baseline:
     """Logistic (or ridge) regression on pooled features of the pretrained network, at the size that training uses."""
-    from domains.baselines import with_estimator
+    from domains.baselines import by_label, with_estimator
 
     about = "a linear model on the features of the same pretrained network, frozen"
     features = _Features(plan, options)
+    if plan.task == LABEL_SETS:
+        return by_label("linear probe", about, plan.facts["classes"], partial(_scaled, features), C=C)
     return with_estimator("linear probe", about, make=lambda: _estimator(plan.task), features=features, task=plan.task)
 
 
@@ -36,6 +41,15 @@ def _estimator(task: str) -> Any:
     if task == "regression":
         return make_pipeline(StandardScaler(), RidgeCV(alphas=np.logspace(0, 5, 11)))
     return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=300))
+
+
+def _scaled(features: _Features, train: Any) -> tuple[np.ndarray, Callable[[Any], np.ndarray]]:
+    """Standardised features of the training rows, and what makes those of others."""
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler()
+    matrix: np.ndarray = scaler.fit_transform(features(train))
+    return matrix, lambda rows: np.asarray(scaler.transform(features(rows)))
 
 
 class _Features:

@@ -12,6 +12,7 @@ import pandas as pd
 from domains.contract import BadRow, Request
 from domains.images.layout import SUFFIXES
 from domains.shared.frames import FrameReading, choose_column, read_frame
+from domains.shared.label_sets import read_label_sets, target_columns
 from domains.shared.paths import path_problem
 from domains.shared.roles import unnamed_groups
 from domains.shared.targets import bad_targets, infer_task, target_values
@@ -29,12 +30,14 @@ _PATH_NAMES = (
     "img",
     "picture",
 )
+LABEL_SETS = "multilabel"
 _TARGET_NAMES = ("target", "label", "class", "category", "y")
 
 
 class TableRows(NamedTuple):
     """files: path of each row's picture as the table has it, None where it has none.   root: what they are relative to.
-    target, values: name and values of the target; None when predicting.   bad: by position, with the reason."""
+    target, values: name and values of the target; None when predicting.
+    labels: the columns of several labels.   bad: by position, with the reason."""
 
     root: Path
     files: list[str | None]
@@ -47,6 +50,7 @@ class TableRows(NamedTuple):
     columns: dict[str, Any]
     bad: list[BadRow]
     notices: list[str]
+    labels: list[str]
 
 
 def table_rows(data: Any, request: Request) -> TableRows:
@@ -66,13 +70,19 @@ def table_rows(data: Any, request: Request) -> TableRows:
     bad = _bad_paths(files, reading, root, path_column, anywhere=isinstance(data, pd.DataFrame))
     notices = list(reading.notices)
     target = _target_column(reading.frame, request, path_column, where)
-    values, task = None, request.facts.task if request.facts else "classification"
+    values, task = None, task_named(request) or "classification"
     if target is not None:
-        values, task = _targets(reading, target, request, bad, notices)
+        values, task = _targets(reading, target, request, bad, notices, where)
     notices += unnamed_groups(reading.frame, request, besides=(path_column, target))
     columns = {name: reading.frame[name] for name in _extra_columns(reading.frame, request, where)}
     ids = _ids(files, reading.frame, request, where)
-    return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices)
+    labels = target_columns(reading.frame, target, where) if target is not None and task == LABEL_SETS else []
+    return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices, labels)
+
+
+def task_named(request: Request) -> str | None:
+    """The task that the user named, or that the run has."""
+    return request.facts.task if request.facts else request.task
 
 
 def _path_column(frame: pd.DataFrame, request: Request, where: str) -> str:
@@ -108,6 +118,8 @@ def _share_of_pictures(values: pd.Series) -> float:
 
 
 def _target_column(frame: pd.DataFrame, request: Request, path_column: str, where: str) -> str | None:
+    if request.target is not None and task_named(request) == LABEL_SETS:
+        return request.target if target_columns(frame, request.target, where) else None
     if request.target is not None:
         return choose_column(frame, request.target, where, "--target")
     if request.facts is not None:
@@ -123,12 +135,17 @@ def _target_column(frame: pd.DataFrame, request: Request, path_column: str, wher
 
 
 def _targets(
-    reading: FrameReading, target: str, request: Request, bad: list[BadRow], notices: list[str]
+    reading: FrameReading, target: str, request: Request, bad: list[BadRow], notices: list[str], where: str
 ) -> tuple[np.ndarray, str]:
+    classes = request.facts.classes if request.facts else ()
+    if task_named(request) == LABEL_SETS:
+        found = read_label_sets(reading.frame, target, classes=classes, where=where)
+        bad += [BadRow(i, reading.places[i], reason) for i, reason in found.reasons.items()]
+        notices += found.notices
+        return found.values, LABEL_SETS
     values = reading.frame[target]
     task, notice = infer_task(values, request.facts.task if request.facts else request.task, comma=reading.comma)
     notices += [notice] if notice else []
-    classes = request.facts.classes if request.facts else ()
     bad += bad_targets(values, task, reading.places, comma=reading.comma, classes=classes)
     return target_values(values, task, comma=reading.comma), task
 
