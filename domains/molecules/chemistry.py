@@ -12,22 +12,28 @@ from dataclasses import dataclass
 
 from rdkit import Chem, rdBase
 
+from domains.molecules.structures import Structure
+
 COMMON_ELEMENTS = frozenset(
     ("H", "B", "C", "N", "O", "F", "Na", "Si", "P", "S", "Cl", "K", "Ca", "As", "Se", "Br", "I", "Li", "Mg", "Zn")
 )
 """Elements that a graph network tells apart; all others share one bucket, and files with them are told so."""
+PATTERN = r"(\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9])"
+"""Of Schwaller et al. 2019, arXiv 1811.02633, section 3.2: what stands in brackets is one token."""
 _MOST_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """canonical: "" where `reason` says why there is none.   oddities: what is unusual about the molecule."""
+    """canonical: "" where `reason` says why there is none.   oddities: what is unusual about the molecule.   structure: where
+    its atoms are, if the file says."""
 
     canonical: str
     reason: str = ""
     oddities: tuple[str, ...] = ()
     num_fragments: int = 1
     num_atoms: int = 0
+    structure: Structure | None = None
 
 
 def parsed(text: str) -> Parsed:

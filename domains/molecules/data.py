@@ -16,10 +16,12 @@ import pandas as pd
 from domains.baselines import trivial
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.metrics import classification_metrics, label_set_metrics, number_row_metrics, regression_metrics
-from domains.molecules import scaffolds
+from domains.molecules import generated, scaffolds
 from domains.molecules.baselines import forest, means, shares
 from domains.molecules.chemistry import Parsed, oddity_notice
+from domains.molecules.ngrams import rival
 from domains.molecules.readers import read_raw
+from domains.molecules.structures import STRUCTURES
 from domains.molecules.targets import MULTILABEL, MULTIREGRESSION, differing_notice, read_target, stratum_of
 from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names
@@ -53,16 +55,18 @@ def read(data: Any, request: Request) -> Reading:
     groups = keep_split_columns(columns, raw.frame, request, where=where, target=target.name)
     known = request.facts.schema["oddities"] if request.facts else ()
     notices = [*raw.notices, *target.notices, *_fragment_notice(found), *oddity_notice(found, raw.places, known)]
-    if request.facts is None:
+    if request.facts is None and target.task != generated.TASK:
         notices += differing_notice(canonical, target, raw.places)
+    ids = _ids(raw.frame, raw.id_column)
     context = {
+        STRUCTURES: {str(name): each.structure for name, each in zip(ids, found, strict=True) if each.structure},
         "smiles": raw.smiles,
         "id_column": raw.id_column,
         "targets": target.columns,
         "oddities": {each.canonical: each.oddities for each in found if each.oddities},
         "num_atoms": {each.canonical: each.num_atoms for each in found},
     }
-    table = FrameTable(pd.DataFrame(columns), _ids(raw.frame, raw.id_column), target.name, context)
+    table = FrameTable(pd.DataFrame(columns), ids, target.name, context)
     return Reading(table, target.task, target.name, tuple(one_a_row(bad)), (*notices, *groups))
 
 
@@ -133,10 +137,12 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
     if task == "classification":
         sizes["largest_share"] = largest_share(target)
     odd = train.context["oddities"]
+    placed = train.context[STRUCTURES]
     schema = {
         "smiles": train.context["smiles"],
         "id_column": train.context["id_column"],
         "targets": list(columns),
+        "without_positions": sum(str(name) not in placed for name in train.ids),
         "oddities": sorted({name for each in smiles if each in odd for name in odd[each]}),
     }
     return Facts("molecules", task, train.target_name, len(train), classes, sizes, schema)
@@ -145,6 +151,8 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
 def metrics(facts: Facts) -> tuple[Metric, ...]:
     """Two classes: ROC-AUC decides, as in MoleculeNet (Wu et al. 2018, table 3), and of several labels their mean; numbers:
     RMSE. More classes: accuracy, or macro-F1 where one class has over 80 % of the rows."""
+    if facts.task == generated.TASK:
+        return generated.metrics()
     if facts.task == MULTILABEL:
         return label_set_metrics(facts.classes, first="mean_auc", each=True)
     if facts.task == MULTIREGRESSION:
@@ -158,6 +166,8 @@ def metrics(facts: Facts) -> tuple[Metric, ...]:
 
 
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
-    """Majority, mean or shares; then ECFP4 fingerprints with a random forest."""
+    """Majority, mean or shares; then ECFP4 fingerprints with a random forest. What writes molecules: n-grams of tokens."""
+    if facts.task == generated.TASK:
+        return rival(1), rival(6)
     several = {MULTILABEL: lambda: shares(facts.classes), MULTIREGRESSION: means}
     return several.get(facts.task, lambda: trivial(facts.task))(), forest(facts)

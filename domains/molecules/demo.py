@@ -8,7 +8,7 @@ from pathlib import Path
 from domains.contract import Demo, Request
 from trainers.errors import MissingError, UsageError, did_you_mean
 
-DEMOS = ("sodium-channel",)
+DEMOS = ("sodium-channel", "sodium-channel-structures")
 
 
 def load(name: str) -> Demo:
@@ -20,6 +20,11 @@ def load(name: str) -> Demo:
     folder = _folder()
     lines = [line.split() for line in (folder / "CHEMBL2321810.smi").read_text().splitlines() if line.strip()]
     frame = pd.DataFrame(lines, columns=["smiles", "name"])
+    if name == DEMOS[1]:
+        about = (
+            f"{len(frame):,} molecules of ChEMBL document 2321810 (ChEMBL, CC BY-SA 3.0), shipped with RDKit (BSD-3)"
+        )
+        return Demo(frame, Request(task="generation", id_column="name"), about)
     activity = pd.read_csv(folder / "CHEMBL2321810_act.csv", dtype={"Name": str})
     frame = frame.merge(activity.rename(columns={"Name": "name", "Act": "pIC50"}), on="name")
     about = (

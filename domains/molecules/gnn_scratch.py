@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from domains.contract import Facts
 from domains.molecules.fingerprints import descriptor_names
 from domains.molecules.graphs import Shelf
-from domains.molecules.networks import GraphNetwork
+from domains.molecules.networks import Architecture, GraphNetwork
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, Outcome, fit_outcome
@@ -52,12 +53,16 @@ class Options(BaseModel):
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
     """Steps, parameters and memory."""
     with torch.device("meta"):
-        network = _network(options, _num_outputs(facts))
+        network = _network(options, num_outputs(facts))
+    notes = [f"{len(descriptor_names())} RDKit descriptors are joined"] if options.descriptors else []
+    return {**estimates(facts, settings, network, architecture(options)), "notes": notes}
+
+
+def estimates(facts: Facts, settings: Gradient, network: nn.Module, shape: Architecture) -> JSON:
+    """Steps, parameters and memory of training a network of this shape."""
     num_parameters = sum(parameter.numel() for parameter in network.parameters())
     rows = settings.micro_batch_size or settings.batch_size
-    atoms = facts.sizes["median_atoms"] * rows
-    floats = atoms * options.width * options.depth * 6 * (1 + BONDS_PER_ATOM)
-    notes = [f"{len(descriptor_names())} RDKit descriptors are joined"] if options.descriptors else []
+    floats = facts.sizes["median_atoms"] * rows * shape.width * shape.depth * 6 * (1 + BONDS_PER_ATOM)
     steps = settings.planned_steps(facts.num_rows)
     return {
         "num_parameters": num_parameters,
@@ -65,7 +70,6 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
             BASE_BYTES + BYTES_A_PARAMETER * num_parameters + 4 * floats + 60 * facts.sizes["total_atoms"]
         ),
         **({} if steps is None else {"num_steps": steps}),
-        "notes": notes,
     }
 
 
@@ -83,20 +87,24 @@ def load(plan: Plan, folder: Path) -> GradientLearner:
     return GradientLearner.load(plan, folder, lambda values, _: _task(plan, values, shelf))
 
 
-def _num_outputs(facts: Facts) -> int:
+def num_outputs(facts: Facts) -> int:
+    """Of the network, for one molecule: classes, labels or numbers."""
     return len(facts.classes) or max(1, len(facts.schema["targets"]))
 
 
 def _network(options: Options, num_outputs: int) -> GraphNetwork:
-    return GraphNetwork(options, num_outputs, len(descriptor_names()) if options.descriptors else 0)
+    return GraphNetwork(architecture(options), num_outputs, len(descriptor_names()) if options.descriptors else 0)
+
+
+def architecture(options: Options) -> Architecture:
+    """The shape of the network that these options name."""
+    return Architecture(**options.model_dump(exclude={"descriptors", "class_weights"}))
 
 
 def _statistics(plan: Plan, train: Any, shelf: Shelf) -> JSON:
     """The outcome, and mean and deviation of each descriptor over the training rows."""
-    facts = Facts.from_json(plan.facts)
-    names = facts.classes or (facts.schema["targets"] if len(facts.schema["targets"]) > 1 else ())
-    outcome = fit_outcome(train.target(), facts.classes, plan.options["class_weights"], names=tuple(names))
-    found: JSON = {"outcome": outcome.as_json()}
+    shape = architecture(Options.model_validate(plan.options))
+    found: JSON = {"outcome": outcome_of(plan, train).as_json(), "architecture": asdict(shape)}
     if plan.options["descriptors"]:
         places = shelf.places(train.column("smiles").tolist())
         values = shelf.descriptors[places].astype(np.float64)
@@ -106,6 +114,13 @@ def _statistics(plan: Plan, train: Any, shelf: Shelf) -> JSON:
             "std": np.where(spread > 0, spread, 1.0).tolist(),
         }
     return found
+
+
+def outcome_of(plan: Plan, train: Any) -> Outcome:
+    """What the targets of the training rows mean to a network."""
+    facts = Facts.from_json(plan.facts)
+    names = facts.classes or (facts.schema["targets"] if len(facts.schema["targets"]) > 1 else ())
+    return fit_outcome(train.target(), facts.classes, plan.options["class_weights"], names=tuple(names))
 
 
 def _task(plan: Plan, fitted: JSON, shelf: Shelf) -> GraphTask:
@@ -189,5 +204,7 @@ def _role(name: str, parameter: Tensor) -> Role:
         return Role("head", 3)
     if ".table." in name:
         return Role("embedding", 0)
+    if ".W_i." in name:  # chemprop's first layer
+        return Role("matrix" if parameter.ndim == 2 else "scalar", 0)
     depth = 2 if name.startswith("hidden.") else 1
     return Role("matrix" if parameter.ndim == 2 and math.prod(parameter.shape) > 0 else "scalar", depth)

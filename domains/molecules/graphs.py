@@ -7,9 +7,10 @@ clockwise tags.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rdkit import Chem, rdBase
@@ -47,8 +48,8 @@ BOND_KINDS = (len(_BONDS) + 1, len(_STEREO), 2, 2)
 
 @dataclass(frozen=True)
 class Graphs:
-    """Molecules one after another. atoms: (atoms, kinds) uint8.   bonds: (edges, kinds) uint8.   edges: (2, edges) int32
-    from and to, as atoms of the molecule; edge 2k and 2k+1 are the two directions of a bond.
+    """Molecules one after another. atoms: (atoms, kinds).   bonds: (edges, kinds), both uint8 for our own features.
+    edges: (2, edges) int32 from and to, as atoms of the molecule; edge 2k and 2k+1 are the two directions of a bond.
     first_atom, first_edge: (molecules + 1,) where each begins."""
 
     atoms: np.ndarray
@@ -81,13 +82,27 @@ def _slices(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.asarray(np.arange(int(lengths.sum())) + offsets)
 
 
-def graphs_of(canonical: Sequence[str]) -> Graphs:
-    """The graphs of canonical SMILES; about 0.3 ms each."""
+@dataclass(frozen=True)
+class Features:
+    """What a network knows of atoms and bonds. atom(atom, rings), bond(bond): as many numbers as the counts say.
+    prepare: what is computed on the molecule first."""
+
+    atom: Callable[[Chem.Atom, Chem.RingInfo], tuple[float, ...]]
+    bond: Callable[[Chem.Bond], tuple[float, ...]]
+    num_atom_columns: int
+    num_bond_columns: int
+    dtype: Any = np.uint8
+    prepare: Callable[[Chem.Mol], None] = lambda mol: None
+
+
+def graphs_of(canonical: Sequence[str], features: Features | None = None) -> Graphs:
+    """The graphs of canonical SMILES; about 0.3 ms each. features: None for our own."""
     with rdBase.BlockLogs():
-        found = [_graph(molecule(smiles)) for smiles in canonical]
+        found = [_graph(molecule(smiles), features or OWN) for smiles in canonical]
+    chosen = features or OWN
     empty = (
-        np.zeros((0, len(ATOM_KINDS)), np.uint8),
-        np.zeros((0, len(BOND_KINDS)), np.uint8),
+        np.zeros((0, chosen.num_atom_columns), chosen.dtype),
+        np.zeros((0, chosen.num_bond_columns), chosen.dtype),
         np.zeros((2, 0), np.int32),
     )
     return Graphs(
@@ -99,22 +114,26 @@ def graphs_of(canonical: Sequence[str]) -> Graphs:
     )
 
 
-def _graph(mol: Chem.Mol) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    # Highly symmetric cages would take for ever; they keep the labels that reading gave them.
-    with suppress(RuntimeError):
-        rdCIPLabeler.AssignCIPLabels(mol, maxRecursiveIterations=MOST_COMPARISONS)
+def _graph(mol: Chem.Mol, features: Features) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    features.prepare(mol)
     rings = mol.GetRingInfo()
-    atoms = [_atom(atom, rings) for atom in mol.GetAtoms()]
+    atoms = [features.atom(atom, rings) for atom in mol.GetAtoms()]
     bonds, ends = [], []
     for bond in mol.GetBonds():
-        kinds, here, there = _bond(bond), bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
+        kinds, here, there = features.bond(bond), bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()
         bonds += [kinds, kinds]
         ends += [(here, there), (there, here)]
     return (
-        np.array(atoms, np.uint8).reshape(-1, len(ATOM_KINDS)),
-        np.array(bonds, np.uint8).reshape(-1, len(BOND_KINDS)),
+        np.array(atoms, features.dtype).reshape(-1, features.num_atom_columns),
+        np.array(bonds, features.dtype).reshape(-1, features.num_bond_columns),
         np.array(ends, np.int32).reshape(-1, 2).T,
     )
+
+
+def _label_stereo(mol: Chem.Mol) -> None:
+    # Highly symmetric cages would take for ever; they keep the labels that reading gave them.
+    with suppress(RuntimeError):
+        rdCIPLabeler.AssignCIPLabels(mol, maxRecursiveIterations=MOST_COMPARISONS)
 
 
 def _atom(atom: Chem.Atom, rings: Chem.RingInfo) -> tuple[int, ...]:
@@ -146,13 +165,17 @@ def _place(names: Sequence[str], name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
+OWN = Features(_atom, _bond, len(ATOM_KINDS), len(BOND_KINDS), prepare=_label_stereo)
+"""The features of networks that the zoo trains from nothing."""
+
+
 class Shelf:
     """Graphs (and descriptors) of molecules, each made once, however often it is asked for."""
 
-    def __init__(self, with_descriptors: bool) -> None:
-        self.with_descriptors = with_descriptors
+    def __init__(self, with_descriptors: bool, features: Features | None = None) -> None:
+        self.with_descriptors, self.features = with_descriptors, features
         self.place: dict[str, int] = {}
-        self.graphs = graphs_of([])
+        self.graphs = graphs_of([], features)
         self.descriptors = np.zeros((0, 0), np.float32)
 
     def places(self, canonical: Sequence[str]) -> np.ndarray:
@@ -166,7 +189,7 @@ class Shelf:
         from domains.molecules.fingerprints import feature_matrix
 
         self.place.update({smiles: len(self.place) + at for at, smiles in enumerate(new)})
-        self.graphs = _appended(self.graphs, graphs_of(new))
+        self.graphs = _appended(self.graphs, graphs_of(new, self.features))
         if self.with_descriptors:
             found = feature_matrix(new, ["descriptors"], radius=0, num_bits=1)
             self.descriptors = np.concatenate([self.descriptors, found]) if len(self.descriptors) else found

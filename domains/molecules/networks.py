@@ -8,13 +8,40 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from domains.molecules.chemprop import BOND_SIZES, atom_sizes
 from domains.molecules.graphs import ATOM_KINDS, BOND_KINDS
+
+TYPICAL_ATOMS = 25.0
+"""Heavy atoms of a drug-like molecule; ChEMBL's median is about 29, MoleculeNet's sets have 13 to 26."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Shape of a `GraphNetwork`. network: "dmpnn" and "gine" are our own, "chemprop" reads that library's features.
+
+    typical_atoms: what the sum over atoms is divided by, for the pooling "norm".   features, bias, activation: of chemprop's
+    messages (`domains.molecules.chemprop`).
+    """
+
+    network: str = "dmpnn"
+    width: int = 300
+    depth: int = 3
+    hidden: int = 300
+    hidden_layers: int = 1
+    dropout: float = 0.0
+    pooling: str = "norm"
+    typical_atoms: float = TYPICAL_ATOMS
+    features: str = ""
+    bias: bool = False
+    activation: str = "relu"
 
 
 class Kinds(nn.Module):
@@ -96,19 +123,70 @@ class IsomorphismMessages(nn.Module):
         return x_AD
 
 
-class GraphNetwork(nn.Module):
-    """Messages, one state a molecule, hidden layers, answers. options: of `gnn_scratch`.   num_descriptors: 0 for none."""
+class ChempropMessages(nn.Module):
+    """The D-MPNN of chemprop, on its own features and with its own names of tensors, so that its checkpoints fit.
 
-    def __init__(self, options: Any, num_outputs: int, num_descriptors: int) -> None:
+    Against `DirectedMessages`: atoms have a mass, unknown bonds no kind, and the first layer may have a bias.
+    Source: Heid et al. 2024, 10.1021/acs.jcim.3c01250; Yang et al. 2019, arXiv 1904.01561, section 2.
+    """
+
+    def __init__(self, shape: Architecture) -> None:
         super().__init__()
-        kind = DirectedMessages if options.network == "dmpnn" else IsomorphismMessages
-        self.messages = kind(options.width, options.depth, options.dropout)
-        self.pooling = options.pooling
-        self.norm = nn.LayerNorm(options.width) if options.network == "gine" else nn.Identity()
-        widths = [options.width + num_descriptors, *[options.hidden] * options.hidden_layers]
+        self.depth, sizes = shape.depth, atom_sizes(shape.features)
+        self.num_kinds, num_atom, num_bond = len(sizes), sum(sizes) + 2, sum(BOND_SIZES)
+        self.W_i = nn.Linear(num_atom + num_bond, shape.width, shape.bias)
+        self.W_h = nn.Linear(shape.width, shape.width, shape.bias)
+        self.W_o = nn.Linear(num_atom + shape.width, shape.width)
+        self.atoms, self.bonds = OneHot(sizes), OneHot(BOND_SIZES)
+        self.activation, self.dropout = ACTIVATIONS[shape.activation](), nn.Dropout(shape.dropout)
+
+    def forward(self, atoms_AC: Tensor, bonds_EC: Tensor, edges_2E: Tensor) -> Tensor:
+        """(A, D) states of atoms. atoms_AC: float32, a number below its limit for each kind, then aromatic, then mass."""
+        start_E, end_E = edges_2E
+        atoms_AF = torch.cat([self.atoms(atoms_AC[:, : self.num_kinds]), atoms_AC[:, self.num_kinds :]], dim=1)
+        bonds_EF = self.bonds(bonds_EC)
+        # One product an atom instead of one a bond: an atom has about 2.2 directed bonds.
+        of_atom, of_bond = torch.split(self.W_i.weight, [atoms_AF.shape[1], bonds_EF.shape[1]], dim=1)
+        first_ED = functional.linear(atoms_AF, of_atom)[start_E] + functional.linear(bonds_EF, of_bond, self.W_i.bias)
+        state_ED = self.activation(first_ED)
+        for _ in range(1, self.depth):
+            arriving_AD = summed(state_ED, end_E, len(atoms_AF))
+            reverse_ED = state_ED.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
+            state_ED = self.dropout(self.activation(first_ED + self.W_h(arriving_AD[start_E] - reverse_ED)))
+        arriving_AD = summed(state_ED, end_E, len(atoms_AF))
+        out_AD: Tensor = self.dropout(self.activation(self.W_o(torch.cat([atoms_AF, arriving_AD], dim=1))))
+        return out_AD
+
+
+class OneHot(nn.Module):
+    """(N, K) numbers -> (N, sum of sizes) float32: a one a kind; none where the number is no place of its kind."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.sizes = nn.Buffer(torch.tensor(sizes))
+        self.starts = nn.Buffer(torch.tensor([sum(sizes[:at]) for at in range(len(sizes))]))
+        self.width = sum(sizes)
+
+    def forward(self, kinds_NK: Tensor) -> Tensor:
+        """See the class."""
+        kinds = kinds_NK.long()
+        places = (kinds + self.starts).clamp(max=self.width - 1)
+        zeros = torch.zeros(len(kinds), self.width, device=kinds.device)
+        return zeros.scatter_add(1, places, (kinds < self.sizes).float())
+
+
+class GraphNetwork(nn.Module):
+    """Messages, one state a molecule, hidden layers, answers. num_descriptors: 0 for none."""
+
+    def __init__(self, shape: Architecture, num_outputs: int, num_descriptors: int) -> None:
+        super().__init__()
+        self.messages = _messages(shape)
+        self.pooling, self.typical_atoms = shape.pooling, shape.typical_atoms
+        self.norm = nn.LayerNorm(shape.width) if shape.network == "gine" else nn.Identity()
+        widths = [shape.width + num_descriptors, *[shape.hidden] * shape.hidden_layers]
         layers: list[nn.Module] = []
         for here, there in pairwise(widths):
-            layers += [nn.Dropout(options.dropout), nn.Linear(here, there), nn.ReLU()]
+            layers += [nn.Dropout(shape.dropout), nn.Linear(here, there), ACTIVATIONS[shape.activation]()]
         self.hidden = nn.Sequential(*layers)
         self.head = nn.Linear(widths[-1], num_outputs)
 
@@ -123,10 +201,21 @@ class GraphNetwork(nn.Module):
                 pooled_MD = pooled_MD / size_M[:, None]
             elif self.pooling == "norm":
                 # chemprop's "norm": a sum on the scale of means, so that size still counts.
-                pooled_MD = pooled_MD / TYPICAL_ATOMS
+                pooled_MD = pooled_MD / self.typical_atoms
         out: Tensor = self.head(self.hidden(torch.cat([self.norm(pooled_MD), more_MF], dim=1)))
         return out
 
 
-TYPICAL_ATOMS = 25.0
-"""Heavy atoms of a drug-like molecule; ChEMBL's median is about 29, MoleculeNet's sets have 13 to 26."""
+ACTIVATIONS: dict[str, Any] = {
+    "relu": nn.ReLU,
+    "leakyrelu": lambda: nn.LeakyReLU(0.1),  # chemprop's slope
+    "tanh": nn.Tanh,
+    "elu": nn.ELU,
+}
+
+
+def _messages(shape: Architecture) -> nn.Module:
+    if shape.network == "chemprop":
+        return ChempropMessages(shape)
+    kind = DirectedMessages if shape.network == "dmpnn" else IsomorphismMessages
+    return kind(shape.width, shape.depth, shape.dropout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import pandas as pd
 from rdkit import Chem, rdBase
 
 from domains.contract import BadRow, Request
+from domains.molecules import structures
 from domains.molecules.chemistry import Parsed, described, parsed
+from domains.molecules.generated import TASK as GENERATION
 from domains.shared.cells import Distinct
 from domains.shared.delimited import as_utf8
-from domains.shared.frames import choose_column, read_frame
+from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.roles import id_texts
 from trainers.errors import DataError
 
@@ -53,6 +55,8 @@ def read_raw(data: Any, request: Request) -> Raw:
     texts = [*_in_any_case([*([wanted] if wanted else []), *SMILES_NAMES]), *id_texts(request, ID_NAMES)]
     reading = read_frame(data, text_columns=texts, encoding=request.encoding)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
+    if request.facts is not None and request.facts.task == GENERATION:
+        reading = _with_places_to_write(reading, wanted)
     smiles = _smiles_column(reading.frame, wanted, request, where)
     if smiles not in texts:  # found by its content: read again byte for byte
         reading = read_frame(data, text_columns=[*texts, smiles], encoding=request.encoding)
@@ -61,8 +65,18 @@ def read_raw(data: Any, request: Request) -> Raw:
     # Each distinct text is parsed once: screens repeat molecules.
     texts_of_rows = reading.frame[smiles].fillna("").astype(str).tolist()
     known = {text: parsed(text) for text in dict.fromkeys(texts_of_rows)}
+    if request.facts is not None and request.facts.task == GENERATION:
+        known[""] = Parsed("")  # nothing to be found likely, and a place for what is written
     molecules = [known[text] for text in texts_of_rows]
     return Raw(reading.frame, molecules, smiles, ids, reading.places, bad, list(reading.notices), reading.comma)
+
+
+def _with_places_to_write(reading: FrameReading, wanted: str | None) -> FrameReading:
+    """Rows without a column of SMILES are places for molecules that are to be written."""
+    name = wanted or SMILES_NAMES[0]
+    if name in reading.frame.columns:
+        return reading
+    return reading._replace(frame=reading.frame.assign(**{name: ""}))
 
 
 def _in_any_case(names: Sequence[str]) -> list[str]:
@@ -165,6 +179,9 @@ def _split_record(record: list[str]) -> tuple[list[str], dict[str, str]]:
 
 def _molecule(block: list[str]) -> Parsed:
     """RDKit takes stereo from the positions where they are three-dimensional, else from the wedges."""
+    text = "\n".join(block)
     with rdBase.BlockLogs():
-        mol = Chem.MolFromMolBlock("\n".join(block))
-    return Parsed("", "a structure that RDKit does not accept") if mol is None else described(mol)
+        mol = Chem.MolFromMolBlock(text)
+    if mol is None:
+        return Parsed("", "a structure that RDKit does not accept")
+    return replace(described(mol), structure=structures.of_block(text))

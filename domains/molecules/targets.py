@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Request
+from domains.molecules.generated import TARGET as WRITTEN
+from domains.molecules.generated import TASK as GENERATION
 from domains.molecules.readers import Raw
 from domains.shared.cells import as_numbers
 from domains.shared.label_sets import read_label_sets, target_columns
@@ -40,9 +42,16 @@ class Target:
 
 def read_target(raw: Raw, request: Request, where: str) -> Target:
     """The target of every row. Raises DataError where it is not clear which it is, or nothing can be learned from it."""
+    task = request.facts.task if request.facts else request.task
+    if task == GENERATION:
+        if request.facts is None and request.target is not None:
+            raise DataError(
+                f"--target {request.target}: to write molecules is learned from their SMILES alone. Leave it out."
+            )
+        molecules = np.array([each.canonical for each in raw.molecules], dtype=object)
+        return Target(WRITTEN, task, (), molecules)
     if request.facts is not None and request.target is None:
         return Target(None, request.facts.task)
-    task = request.facts.task if request.facts else request.task
     columns = target_columns(raw.frame, request.target, where) if request.target else []
     if len(columns) > 1 or task in SEVERAL:
         return _several(raw, request, task, where)

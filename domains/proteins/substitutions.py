@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from domains.proteins.baselines import AMINO_ACIDS, letter_codes, residue_scales
+from domains.proteins.baselines import letter_codes, residue_scales
+from domains.proteins.signals import AMINO_ACIDS
 from trainers.contract import JSON
 
 NUM_LETTERS = len(AMINO_ACIDS) + 1

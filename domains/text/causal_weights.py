@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from domains.shared.attention import attention
+from domains.shared.tokens import check_vocabulary, of_bytes
 from domains.shared.weights import (
     RANDOM_HEAD_SIZE,
     Weights,
@@ -25,7 +26,6 @@ from domains.shared.weights import (
     resolve_reference,
     with_config,
 )
-from domains.text.tokens import check_vocabulary, of_bytes
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, UsageError
 

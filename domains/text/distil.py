@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from domains.contract import Baseline, Facts
+from domains.shared.tokens import TextTokenizer, of_words
 from domains.shared.weights import random_shape
 from domains.text import encoder
 from domains.text import encoder_weights as encoders
 from domains.text.estimates import Sized, cropping_notes, encoder_estimates, network_estimates
 from domains.text.teacher import Teacher, chosen_layers, soft_targets, thinned
-from domains.text.tokens import TextTokenizer, of_words
 from trainers.checkpoint import load_weights
 from trainers.contract import JSON, Batch, Learner, Machine, Plan, Watch
 from trainers.errors import UsageError

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from domains.contract import Facts
+from domains.shared.tokens import TextTokenizer
 from domains.text import encoder_ner
 from domains.text.distil import (
     SOFT,
@@ -34,7 +35,6 @@ from domains.text.distil import (
 from domains.text.encoder_ner import NOT_COUNTED, TaggingEncoder, TaggingTask
 from domains.text.pieces import Window, WordPieces
 from domains.text.teacher import Teacher, kept_or_told
-from domains.text.tokens import TextTokenizer
 from trainers.contract import JSON, Batch, Machine, Plan
 from trainers.feed import size_order
 from trainers.gradient import CHECKPOINTS, GradientLearner

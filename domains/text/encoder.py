@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from domains.contract import Facts
+from domains.shared.tokens import TextTokenizer, of_words
 from domains.shared.weights import random_shape
 from domains.text import encoder_weights as encoders
 from domains.text.estimates import cropping_notes, encoder_estimates
-from domains.text.tokens import TextTokenizer, of_words
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, Outcome, fit_outcome

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from domains.contract import Facts
+from domains.shared.tokens import TextTokenizer, of_words
 from domains.shared.weights import random_notes, random_shape
 from domains.text import encoder_weights as encoders
 from domains.text.estimates import encoder_estimates
 from domains.text.pieces import Window, WordPieces
 from domains.text.tags import best_tags
-from domains.text.tokens import TextTokenizer, of_words
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
 from trainers.settings import Gradient

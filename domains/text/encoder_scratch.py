@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Facts
 from domains.shared.masked import MaskedTask
+from domains.shared.tokens import TextTokenizer, of_pieces, write_for_transformers
 from domains.shared.weights import quiet_transformers
 from domains.text import encoder, encoder_ner, unlabelled
 from domains.text import encoder_weights as encoders
@@ -28,7 +29,6 @@ from domains.text.estimates import (
     num_tokens,
 )
 from domains.text.masked import MaskedEncoder, masked_task
-from domains.text.tokens import TextTokenizer, of_pieces, write_for_transformers
 from trainers.contract import JSON, Learner, Machine, Plan, Predictions, Watch
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from domains.shared.masked import MaskedTask, Noise
+from domains.shared.tokens import MASK, TextTokenizer
 from domains.text import encoder_weights as encoders
-from domains.text.tokens import MASK, TextTokenizer
 from trainers.contract import Role
 from trainers.errors import DataError
 

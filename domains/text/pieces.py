@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from domains.text.tokens import TextTokenizer
+from domains.shared.tokens import TextTokenizer
 
 CONTEXT_SHARE = 0.25
 """Share of a window that it has in common with each of its neighbours."""

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from domains.contract import Facts
+from domains.shared.tokens import TextTokenizer
 from domains.shared.weights import random_notes, random_shape, weights_facts
 from domains.text import seq2seq_weights as models
-from domains.text.tokens import TextTokenizer
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.errors import UsageError
 from trainers.gradient import GradientLearner

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from domains.shared.tokens import TextTokenizer, check_vocabulary, of_bytes, of_folder
 from domains.shared.weights import (
     RANDOM_HEAD_SIZE,
     Weights,
@@ -21,7 +22,6 @@ from domains.shared.weights import (
     with_config,
 )
 from domains.text.encoder_weights import encoder_roles
-from domains.text.tokens import TextTokenizer, check_vocabulary, of_bytes, of_folder
 from trainers.contract import JSON, Role
 from trainers.errors import DataError, UsageError
 

@@ -137,6 +137,12 @@ def molecules(folder: Path, task: str) -> tuple[Any, str]:
     return _written(frame, folder / "molecules.csv"), "y,z"
 
 
+def structures(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Molecules alone, each once."""
+    data, _ = molecules(folder, "regression")
+    return _written(pd.read_csv(data)[["smiles"]].drop_duplicates(), data), None
+
+
 def scans(folder: Path, task: str) -> tuple[Any, str | None]:
     """Scans of 16 voxels a side with a bright and a dark ellipsoid, and their masks."""
     from domains.medical.demo import phantoms
@@ -244,6 +250,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "molecules": molecules,
     "medical": scans,
     "text": texts,
+    "molecules/smiles-lm": structures,
     "text/gpt-pretrain": corpus,
     "text/continued-pretrain": corpus,
     "text/few-shot-prompt": prompts,
@@ -305,7 +312,15 @@ def asked_and_answered(task: str, data: Any, target: str | None) -> pd.DataFrame
     return pd.DataFrame({"prompt": prompts, "completion": [form.gap + each.answer for each in shown[1:]]})
 
 
+def transformer(task: str, data: Any, target: str | None, folder: Path) -> dict[str, Any]:
+    """A small transformer on pictures of 32 pixels, with every augmentation."""
+    mixes = {"options.randaug": 2, "options.mixup": 0.2, "options.cutmix": 0.2, "options.scale": 0.9}
+    return {"options.network": "test_vit", "options.flip_test": True, "train.epochs": 8, **mixes}
+
+
 NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {
+    "images/vit-finetune": transformer,
+    "images/vit-scratch": transformer,
     "proteins/esm2-variant-effect": language_of_proteins,
     "text/distil": teacher,
     "text/distil-tag": teacher,

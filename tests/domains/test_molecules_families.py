@@ -10,9 +10,9 @@ from rdkit import Chem
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 from domains.molecules import fingerprint_trees, fingerprints
-from domains.molecules.gnn_scratch import GraphTask, Options
+from domains.molecules.gnn_scratch import GraphTask
 from domains.molecules.graphs import Shelf, graphs_of
-from domains.molecules.networks import DirectedMessages, GraphNetwork
+from domains.molecules.networks import Architecture, DirectedMessages, GraphNetwork
 from domains.molecules.tree_members import Column, forest_member
 from trainers.contract import as_objects
 from trainers.outcome import fit_outcome
@@ -54,7 +54,7 @@ def test_stereoisomers_differ_as_graphs(pair):
 @pytest.mark.parametrize("network", ["dmpnn", "gine"])
 def test_the_answer_does_not_depend_on_the_order_of_atoms_nor_on_the_batch(network):
     torch.manual_seed(0)
-    model = GraphNetwork(Options(network=network, width=16, hidden=8), 2, 0).eval()
+    model = GraphNetwork(Architecture(network=network, width=16, hidden=8), 2, 0).eval()
 
     def answers(smiles):
         task = GraphTask(model, fit_outcome(np.arange(3.0), ()), None, Shelf(False))
@@ -131,7 +131,7 @@ def task_with_gaps(kind, smiles):
         )
         outcome = fit_outcome(target, names)
     torch.manual_seed(0)
-    task = GraphTask(GraphNetwork(Options(width=8, hidden=8), outcome.width, 0), outcome, None, Shelf(False))
+    task = GraphTask(GraphNetwork(Architecture(width=8, hidden=8), outcome.width, 0), outcome, None, Shelf(False))
     places = task.shelf.places(smiles)
     return task, list(zip(places.tolist(), outcome.encoded(target), strict=True)), np.array(rows)
 

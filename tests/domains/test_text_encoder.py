@@ -13,10 +13,10 @@ from transformers import AutoModel, BertConfig, BertModel, PreTrainedTokenizerFa
 
 from domains.contract import Request
 from domains.shared import attention
+from domains.shared.tokens import TextTokenizer, of_words
 from domains.text import encoder
 from domains.text import encoder_weights as encoders
 from domains.text import labelled as data
-from domains.text.tokens import TextTokenizer, of_words
 from trainers.contract import Machine, Plan, Role
 from trainers.errors import DataError, MissingError, UsageError
 from trainers.settings import Gradient

@@ -119,7 +119,7 @@ def test_texts_are_cropped_only_beyond_the_stated_length_and_that_is_told(tmp_pa
 
 
 def test_a_mamba_in_a_folder_is_loaded_and_another_model_refused(tmp_path, model):
-    from domains.text.tokens import of_pieces, write_for_transformers
+    from domains.shared.tokens import of_pieces, write_for_transformers
 
     tokenizer = of_pieces(["old town trip meal"] * 4, 300, lowercase=True)
     torch.manual_seed(0)

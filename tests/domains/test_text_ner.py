@@ -14,9 +14,9 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from domains.contract import Request
 from domains.metrics import point
+from domains.shared.tokens import TextTokenizer
 from domains.text import encoder_ner, tagged
 from domains.text.pieces import WordPieces, spans
-from domains.text.tokens import TextTokenizer
 from trainers.contract import Machine, Plan
 from trainers.settings import Gradient
 

@@ -14,10 +14,10 @@ from transformers import BertConfig, BertForMaskedLM
 
 from domains.contract import Request
 from domains.shared.masked import masked_places
+from domains.shared.tokens import of_pieces
 from domains.text import encoder, encoder_scratch, labelled, unlabelled
 from domains.text import encoder_weights as encoders
 from domains.text.masked import MaskedEncoder, masked_task
-from domains.text.tokens import of_pieces
 from trainers.contract import Machine, Plan
 from trainers.errors import MissingError, StoppedError
 from trainers.settings import Phases

@@ -7,9 +7,9 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, BartConfig, PreTrainedTokenizerFast, T5Config
 
 from domains.contract import Request
+from domains.shared.tokens import TextTokenizer
 from domains.text import parallel, seq2seq
 from domains.text.seq2seq_weights import made_tokenizer, roles
-from domains.text.tokens import TextTokenizer
 from trainers.contract import Machine, Plan
 from trainers.errors import DataError, MissingError, UsageError
 from trainers.settings import Gradient
