@@ -70,7 +70,8 @@ def read(data: Any, request: Request) -> Reading:
     if request.facts is None and len(table) < FEWEST_SHARDS:
         raise DataError(
             f"{_name(data)}: {table.num_bytes().sum():,} bytes are too little text. Each of training, validation and test "
-            f"takes a shard, and a shard is {SMALLEST_SHARD:,} bytes at least: bring {FEWEST_SHARDS * SMALLEST_SHARD:,} bytes or more."
+            f"takes a shard, and a shard is {SMALLEST_SHARD:,} bytes at least: bring "
+            f"{FEWEST_SHARDS * SMALLEST_SHARD:,} or more."
         )
     if request.facts is None and len(set(named)) > 1 and named_parts(table) is None:
         called = " and ".join(sorted(set(named) - {""}))
