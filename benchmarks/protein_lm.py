@@ -19,15 +19,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from domains.contract import Request
 from domains.proteins import similarity
 from domains.proteins.esm2_weights import read_config
 from domains.proteins.mutants import aligned_mutants
 from domains.shared.fasta import read_fasta
 from zoo import run
+from zoo.job import prepare
 
 E_VALUE = 1e-3
 MOST_RESIDUES = 400
 """Longer proteins are left out: ten minutes of one core then read each several times, and relatives are found in minutes."""
+CROPPED = 256
+"""Residues that the head's states are made of: what lies behind costs minutes of a shared machine."""
 RESAMPLES = 2000
 
 
@@ -72,15 +76,25 @@ def compare(checkpoint: str, path: str, target: str) -> None:
     """Print scores of embed-head on the checkpoint and on random weights of its shape, and the interval of the difference."""
     config = read_config(checkpoint)
     shape = f"random:{config['num_hidden_layers']}x{config['hidden_size']}"
-    answers = {}
+    frame, answers = divided(path, target), {}
     for weights in (shape, checkpoint):
         with tempfile.TemporaryDirectory() as folder:
-            sets = {"options.weights": weights, "train.precision": "bf16", "train.head.epochs": 100}
-            done = run.train("proteins/esm2-embed-head", path, target=target, set=sets, out=Path(folder, "run"))
+            sets = {"options.weights": weights, "options.max_residues": CROPPED, "train.precision": "bf16"}
+            sets |= {"train.head.epochs": 60}
+            done = run.train("proteins/esm2-embed-head", frame, target=target, set=sets, out=Path(folder, "run"))
             answers[weights] = pd.read_csv(Path(folder, "run", "predictions.csv"))
             scores = {part: done.metrics[part] for part in ("test", "valid")}
             print(json.dumps({"weights": weights, **scores}), flush=True)
     print(json.dumps({"gain": gain(answers[shape], answers[checkpoint])}))
+
+
+def divided(path: str, target: str) -> pd.DataFrame:
+    """The rows with their part of the default split: relatives are looked for once, not for each model."""
+    job = prepare("proteins/kernel", path, request=Request(target=target))
+    table = job.usable.table
+    part = np.full(len(table), "train", dtype=object)
+    part[job.split.valid], part[job.split.test] = "valid", "test"
+    return pd.DataFrame({"sequence": table.column("sequence"), target: table.target(), "split": part})
 
 
 def gain(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, float]:

@@ -65,17 +65,13 @@ def read(data: Any, request: Request) -> Reading:
         if value is not None:
             raise UsageError(f"{flag} {value}: running text is split by its position in the corpus; leave {flag} out.")
     notices: list[str] = []
-    sources = _sources(data, request, notices)
-    total = sum(_size(source) for source in sources)
-    named = [_named_part(source.name) for source in sources]
-    walls = {num for num in range(1, len(sources)) if named[num] != named[num - 1]}
-    table = table_of(sources, total, {"shape": SHAPE}, walls)
-    if not len(table):
-        raise DataError(f"{_name(data)}: there is no text in it.")
+    table = whole_table(data, request, notices)
+    named = [_named_part(source.name) for source in table.sources]
     if request.facts is None and len(table) < FEWEST_SHARDS:
         raise DataError(
-            f"{_name(data)}: {total:,} bytes are too little text. Each of training, validation and test takes a shard, "
-            f"and a shard is {SMALLEST_SHARD:,} bytes at least: bring {FEWEST_SHARDS * SMALLEST_SHARD:,} bytes or more."
+            f"{_name(data)}: {table.num_bytes().sum():,} bytes are too little text. Each of training, validation and test "
+            f"takes a shard, and a shard is {SMALLEST_SHARD:,} bytes at least: bring "
+            f"{FEWEST_SHARDS * SMALLEST_SHARD:,} or more."
         )
     if request.facts is None and len(set(named)) > 1 and named_parts(table) is None:
         called = " and ".join(sorted(set(named) - {""}))
@@ -87,6 +83,17 @@ def read(data: Any, request: Request) -> Reading:
     held_out = table.take(np.flatnonzero(parts != "train"))
     table = replace(table, context={"shape": SHAPE, "held_out": _Hashes(held_out)})
     return Reading(table, TASK, TARGET, (), tuple(notices))
+
+
+def whole_table(data: Any, request: Request, notices: list[str]) -> CorpusTable:
+    """All the text there is as shards, however little; `notices` gets what there is to say. Raises DataError for none."""
+    sources = _sources(data, request, notices)
+    named = [_named_part(source.name) for source in sources]
+    walls = {num for num in range(1, len(sources)) if named[num] != named[num - 1]}
+    table = table_of(sources, sum(_size(source) for source in sources), {"shape": SHAPE}, walls)
+    if not len(table):
+        raise DataError(f"{_name(data)}: there is no text in it.")
+    return table
 
 
 def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:

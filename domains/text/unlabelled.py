@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from domains.contract import Request
 from domains.text import corpus
@@ -25,7 +24,7 @@ def texts_of(path: str, known: Sequence[str]) -> tuple[list[str], int]:
     known: all texts of the labelled file. Those that train are read there already, and the others are held out. Copies
     are found whatever their case and white space; a held-out text inside a longer line is not.
     """
-    table: Any = corpus.read(path, Request(task=corpus.TASK)).table
+    table = corpus.whole_table(path, Request(task=corpus.TASK), [])
     held = {folded(text) for text in known}
     found, num_out = [], 0
     for row in range(len(table)):

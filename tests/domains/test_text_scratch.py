@@ -180,7 +180,7 @@ def test_the_pretrained_encoder_is_a_folder_that_encoder_classify_begins_from(fi
     loaded = encoders.load_encoder(spec, config, 0.0)
     tokenizer = encoders.load_tokenizer(spec, config)
     text = ["The FILM was lovely"]
-    ours = finished.learner.second.task.windows.tokenizer.encode(text, 64).numbers[0]
+    ours = finished.learner.second.task.tokenizer.encode(text, 64).numbers[0]
     assert tokenizer.encode(text, 64).numbers[0].tolist() == ours.tolist()
     assert sum(each.numel() for each in loaded.parameters()) == encoders.num_parameters(config)
     assert encoder.Options(weights=spec)
