@@ -27,7 +27,8 @@ Say = Callable[[str], None] | None
 class Material:
     """What was read for a recipe, before it is split: usable rows, and what a split of them must respect.
 
-    keys: None where the recipe takes the split of another run.   fingerprint: of the data as it was read.
+    keys: None where the recipe takes the split of another run.   is_group_named: by the user, not found in the data.
+    fingerprint: of the data as it was read.
     demo: the overrides of the recipe's demo.
     """
 
@@ -36,6 +37,7 @@ class Material:
     task: str
     usable: Usable
     keys: Keys | None
+    is_group_named: bool
     machine: Machine
     data: Any
     fingerprint: JSON
@@ -115,9 +117,13 @@ def gather(
     _check_task(entry, reading.task)
     usable = usable_rows(reading, data, skip_bad=skip_bad)
     tell(usable.notices, say)
+    is_named = request.group is not None
+    request = replace(request, group=request.group or reading.group)
     follows = hasattr(family, "follows")
     keys = None if follows else domain.keys(usable.table, reading.task, request, fast=fast)
-    return Material(entry, request, reading.task, usable, keys, machine, data, print_of_data, demo, skip_bad, fast)
+    return Material(
+        entry, request, reading.task, usable, keys, is_named, machine, data, print_of_data, demo, skip_bad, fast
+    )
 
 
 def planned(material: Material, wishes: Wishes, *, split: str | None = None, say: Say = None) -> Job:
@@ -128,7 +134,7 @@ def planned(material: Material, wishes: Wishes, *, split: str | None = None, say
         run = Path(family.follows(chosen(entry, wishes, material.demo)[0]))
         parts = split_of(run, usable, data=material.data, fingerprint=material.fingerprint, rule=split)
     else:
-        is_named = request.group is not None
+        is_named = material.is_group_named
         parts = divide(material.keys, len(usable.table), seed=wishes.seed, rule=split, named=is_named)
     tell(parts.evidence["warnings"], say)
     if "optimistic" in parts.evidence:

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.images import layout
-from domains.images.copies import copy_groups, joined
+from domains.images.copies import MAX_MEAN_STEP, copy_groups, nearest
 from domains.images.pictures import PictureError, Print, in_threads, try_print
 from domains.images.table import TableRows, table_rows
 from domains.shared.frames import FrameTable
+from domains.shared.groupings import joined
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
 
@@ -74,6 +75,25 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
         stratum=stratum,
         evidence={"num_copies": num_copies},
     )
+
+
+def profile(table: Any, task: str, request: Request) -> Profile:
+    """Sides in pixels, and pictures with the same pixels."""
+    prints = _prints(table)
+    lengths = {
+        "pixels of the shorter side": np.array([min(p.width, p.height) for p in prints]),
+        "pixels of the longer side": np.array([max(p.width, p.height) for p in prints]),
+    }
+    return Profile(len(prints) - len({found.pixels for found in prints}), lengths=lengths)
+
+
+def likeness(table: Any, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """How little the mean colours of 8 x 8 tiles differ."""
+    highest, position = nearest(_prints(table), these, those)
+    measure = (
+        "1 less the mean step between the colours of 8 x 8 tiles, of 255; plain pictures are alike without being copies"
+    )
+    return Likeness(measure, 1 - MAX_MEAN_STEP / 255, highest, position)
 
 
 def describe(train: Any, task: str, request: Request) -> Facts:
@@ -251,7 +271,8 @@ def _reading(
     table = FrameTable(frame, ids, target, context)
     told = [*notices, *_copy_notices(table, [i for i in range(len(table)) if i not in reasons])]
     named = () if rows is None else tuple(root / file for file in prints)
-    return Reading(table, task, target, tuple(reasons[i] for i in sorted(reasons)), tuple(told), named)
+    faults = tuple(reasons[i] for i in sorted(reasons))
+    return Reading(table, task, target, faults, tuple(told), named, group=rows.group if rows else None)
 
 
 def _dtype(column: Any) -> Any:

@@ -13,7 +13,7 @@ from domains.contract import BadRow, Request
 from domains.images.layout import SUFFIXES
 from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.paths import path_problem
-from domains.shared.roles import unnamed_groups
+from domains.shared.roles import found_group, unnamed_groups
 from domains.shared.targets import bad_targets, infer_task, target_values
 from trainers.errors import DataError
 
@@ -34,7 +34,8 @@ _TARGET_NAMES = ("target", "label", "class", "category", "y")
 
 class TableRows(NamedTuple):
     """files: path of each row's picture as the table has it, None where it has none.   root: what they are relative to.
-    target, values: name and values of the target; None when predicting.   bad: by position, with the reason."""
+    target, values: name and values of the target; None when predicting.   bad: by position, with the reason.
+    group: see `domains.contract.Reading`."""
 
     root: Path
     files: list[str | None]
@@ -47,6 +48,7 @@ class TableRows(NamedTuple):
     columns: dict[str, Any]
     bad: list[BadRow]
     notices: list[str]
+    group: str | None = None
 
 
 def table_rows(data: Any, request: Request) -> TableRows:
@@ -70,9 +72,11 @@ def table_rows(data: Any, request: Request) -> TableRows:
     if target is not None:
         values, task = _targets(reading, target, request, bad, notices)
     notices += unnamed_groups(reading.frame, request, besides=(path_column, target))
-    columns = {name: reading.frame[name] for name in _extra_columns(reading.frame, request, where)}
+    group = found_group(reading.frame, request, besides=(path_column, target))
+    extra = [*_extra_columns(reading.frame, request, where), *([group] if group else [])]
+    columns = {name: reading.frame[name] for name in extra}
     ids = _ids(files, reading.frame, request, where)
-    return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices)
+    return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices, group)
 
 
 def _path_column(frame: pd.DataFrame, request: Request, where: str) -> str:

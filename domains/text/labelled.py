@@ -19,6 +19,7 @@ from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names, rarest_labels, read_label_sets, target_columns
 from domains.shared.roles import (
     IMBALANCED_SHARE,
+    found_group,
     keep_split_columns,
     largest_share,
     named_or_only_target,
@@ -75,7 +76,8 @@ def read(data: Any, request: Request) -> Reading:
         *_repeats(columns, target),
         *groups,
     )
-    return Reading(table, task, target, tuple(one_a_row(bad)), notices)
+    group = found_group(raw.frame, request, besides=(target,))
+    return Reading(table, task, target, tuple(one_a_row(bad)), notices, group=group)
 
 
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
