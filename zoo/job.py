@@ -1,7 +1,6 @@
 """From what was read to a training run that is fixed but not begun: split, plan; written down and read again."""
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from trainers.errors import DataError, UsageError, did_you_mean
 from zoo import hardware, report, saved
 from zoo.data_in import Usable, accepted, demo_of, named, usable_rows
 from zoo.data_print import fingerprint, moment, refuse_change, with_named_files
+from zoo.data_report import report_lines, report_of
 from zoo.plan import Wishes, chosen, parts_of, plan_run
 from zoo.registry import Recipe, load_registry
 
@@ -27,6 +27,7 @@ Say = Callable[[str], None] | None
 class Material:
     """What was read for a recipe, before it is split: usable rows, and what a split of them must respect.
 
+    report: of the data, see `zoo.data_report`.
     keys: None where the recipe takes the split of another run.   is_group_named: by the user, not found in the data.
     fingerprint: of the data as it was read.
     demo: the overrides of the recipe's demo.
@@ -37,6 +38,7 @@ class Material:
     task: str
     usable: Usable
     keys: Keys | None
+    report: JSON
     is_group_named: bool
     machine: Machine
     data: Any
@@ -61,6 +63,7 @@ class Job:
     data: Any
     config: JSON = field(default_factory=dict)
     fingerprint: JSON = field(default_factory=dict)
+    report: JSON = field(default_factory=dict)
     pooled: Facts | None = None
 
     def part(self, name: str) -> Any:
@@ -121,8 +124,11 @@ def gather(
     request = replace(request, group=request.group or reading.group)
     follows = hasattr(family, "follows")
     keys = None if follows else domain.keys(usable.table, reading.task, request, fast=fast)
+    report = report_of(domain, usable, reading.task, request, keys)
+    for line in (*report_lines(report), *_unsaid(report)):
+        say(f"data: {line}")
     return Material(
-        entry, request, reading.task, usable, keys, is_named, machine, data, print_of_data, demo, skip_bad, fast
+        entry, request, reading.task, usable, keys, report, is_named, machine, data, print_of_data, demo, skip_bad, fast
     )
 
 
@@ -155,7 +161,12 @@ def planned(material: Material, wishes: Wishes, *, split: str | None = None, say
         "origins": dict(plan.origins),
         "seed": plan.seed,
     }
-    return Job(entry, request, usable, parts, plan, material.data, config, material.fingerprint)
+    return Job(entry, request, usable, parts, plan, material.data, config, material.fingerprint, material.report)
+
+
+def _unsaid(report: JSON) -> list[str]:
+    """Warnings of a report that were no notices before."""
+    return [f"warning: {line}" for line in report["warnings"] if line not in report["notices"]]
 
 
 def write_down(folder: Path, job: Job) -> None:
@@ -166,11 +177,8 @@ def write_down(folder: Path, job: Job) -> None:
     data = {
         "schema_version": saved.SCHEMA_VERSION,
         "fingerprint": job.fingerprint,
-        "num_rows_read": job.usable.num_read,
-        "num_rows_used": len(ids),
-        "bad_rows": job.usable.dropped,
-        "notices": list(job.usable.notices),
-        "classes": _class_counts(job.usable.table.target()) if job.plan.facts["classes"] else None,
+        **job.report,
+        "plan_notes": list(job.plan.estimates.get("notes", ())),
     }
     split = {"rule": job.split.rule, "seed": job.plan.seed, **job.split.evidence, "ids": parts, "group": groups}
     saved.write_text(folder / "config.yaml", yaml.safe_dump(job.config, sort_keys=False, allow_unicode=True))
@@ -178,12 +186,6 @@ def write_down(folder: Path, job: Job) -> None:
     saved.write_json(folder / "data.json", data)
     saved.write_json(folder / "env.json", report.environment(job.plan.machine))
     saved.write_json(folder / "plan.json", job.plan.as_json())
-
-
-def _class_counts(target: np.ndarray) -> JSON:
-    """Rows of each class; where a row has several labels or tags, how often each occurs."""
-    counts = Counter(name for value in target for name in (value if isinstance(value, tuple) else (str(value),)))
-    return dict(sorted(counts.items()))
 
 
 def read_again(folder: Path, data: Any, like: Job | None = None) -> Job:

@@ -61,6 +61,17 @@ def new_folder(recipe: str, out: str | Path | None) -> Path:
     raise UsageError(f"runs/ holds too many runs of {recipe}. Choose a folder with --out.")
 
 
+def refuse_inside(data: str | Path, out: str | Path | None) -> None:
+    """Raise UsageError where the run folder would lie in the folder of its data: the data would change by what the run
+    writes, so that it could not be resumed, and pictures that it draws would be read as data."""
+    place, folder = Path("runs") if out is None else Path(out), Path(data)
+    if folder.is_dir() and place.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{place}: the run folder would lie inside its own data folder {folder}, and what the run writes would become "
+            "data. Choose a place outside with --out."
+        )
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON: a temporary file, flushed to disk, then renamed. NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.images import layout
 from domains.images.copies import MAX_MEAN_STEP, copy_groups, nearest
 from domains.images.pictures import PictureError, Print, in_threads, try_print
@@ -205,7 +205,8 @@ def _class_notices(found: Sequence[layout.Found], facts: Facts | None) -> list[s
         for part in ("valid", "test"):
             strange = sorted(str(name) for name in by_part[part] - by_part["train"])
             absent = sorted(str(name) for name in by_part["train"] - by_part[part]) if by_part[part] else []
-            notices += [f"classes in {part} that train lacks count as wrong: {', '.join(strange)}"] if strange else []
+            unlearned = f"classes in {part} that train lacks count as wrong: {', '.join(strange)}"
+            notices += [Doubt(unlearned)] if strange else []
             notices += [f"classes of train without a picture in {part}: {', '.join(absent)}"] if absent else []
     return notices
 
@@ -295,11 +296,10 @@ def _copy_notices(table: FrameTable, good: list[int]) -> list[str]:
     differing = [m for m in sets if len({labels[i] for i in m}) > 1]
     notices = []
     if across:
-        notices.append(
-            f"{len(across)} pictures are in more than one given part, so scores flatter: {_some(across, files)}"
-        )
+        said = f"{len(across)} pictures are in more than one given part, so scores flatter: {_some(across, files)}"
+        notices.append(Doubt(said))
     if differing:
-        notices.append(f"{len(differing)} pictures have copies with another target: {_some(differing, files)}")
+        notices.append(Doubt(f"{len(differing)} pictures have copies with another target: {_some(differing, files)}"))
     return notices
 
 

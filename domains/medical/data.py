@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.medical import layout
 from domains.medical.layout import Case, Description
 from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
@@ -301,10 +301,10 @@ def _notices(looks: Sequence[Look], names: Sequence[str], values: Sequence[int])
     shown = [f"{name} in {sum(value in look.counts for look in looks)}" for name, value in classes]
     empty = sum(not any(look.counts.get(value) for value in values[1:]) for look in looks)
     notices = [f"{len(looks)} cases; {', '.join(shown)}"]
-    return [*notices, f"cases without any foreground: {empty}"] if empty else notices
+    return [*notices, Doubt(f"cases without any foreground: {empty}")] if empty else notices
 
 
 def _assumed(looks: Iterable[Look]) -> list[str]:
     """What was assumed of files, with the number of cases."""
     counts = Counter(note for look in looks for note in look.notes)
-    return [f"{note}: in {num} of the cases" for note, num in counts.items()]
+    return [Doubt(f"{note}: in {num} of the cases") for note, num in counts.items()]

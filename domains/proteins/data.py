@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from domains.baselines import trivial
-from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.metrics import classification_metrics, regression_metrics
 from domains.proteins import mutants, similarity
 from domains.proteins.baselines import composition
@@ -180,10 +180,8 @@ def _long_notice(sequences: Sequence[str]) -> list[str]:
     num_long = sum(len(sequence) > USUAL_LIMIT for sequence in sequences)
     if not num_long:
         return []
-    return [
-        f"{num_long:,} of {len(sequences):,} sequences are longer than {USUAL_LIMIT} residues and are cropped there "
-        "(options.max_residues): what follows is not seen"
-    ]
+    said = f"{num_long:,} of {len(sequences):,} sequences are longer than {USUAL_LIMIT} residues and are cropped there "
+    return [Doubt(f"{said}(options.max_residues): what follows is not seen")]
 
 
 def _time_notice(sequences: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Keys, Request
+from domains.contract import BadRow, Doubt, Keys, Request
 from domains.shared.frames import FrameTable, choose_column
 from domains.shared.targets import infer_task
 from trainers.errors import DataError
@@ -106,10 +106,8 @@ def unnamed_groups(
         if name == used:
             said.append(f"{looks}rows of one stay on one side of the split. If it is none, say --split random")
         else:
-            said.append(
-                f"{looks}rows of one may be on both sides of the split, which flatters the scores. Keep them together "
-                f"with --group {name}"
-            )
+            advice = f"which flatters the scores. Keep them together with --group {name}"
+            said.append(Doubt(f"{looks}rows of one may be on both sides of the split, {advice}"))
     return said
 
 

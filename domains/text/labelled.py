@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from domains.baselines import trivial
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Metric, Reading, Request
 from domains.metrics import classification_metrics, label_set_metrics, regression_metrics
 from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names, rarest_labels, read_label_sets, target_columns
@@ -134,7 +134,7 @@ def _repeats(columns: dict[str, Any], target: str | None) -> Sequence[str]:
         return []
     frame = pd.DataFrame({"text": [folded(text) for text in columns["text"]], "target": columns[target]})
     differing = int((frame[frame["text"] != ""].groupby("text")["target"].nunique() > 1).sum())
-    return [f"{differing:,} texts occur more than once with another {target!r}"] if differing else []
+    return [Doubt(f"{differing:,} texts occur more than once with another {target!r}")] if differing else []
 
 
 def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:
