@@ -14,11 +14,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from trainers.errors import DoesNotFitError, ZooError
+from trainers.errors import DoesNotFitError, UsageError, ZooError
 
 # An error of ours, not the user's.
 _INTERNAL_ERROR = 1
 _INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _WIDEST_TEXT = 100
 
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
@@ -273,8 +275,10 @@ def _other_error(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if isinstance(error, OSError) and error.errno in _FULL:
         return _told(f"{error}. Make room there and try again.", DoesNotFitError.exit_code)
+    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+        return _told(f"{error}. Allow this user to read and write there, or name another place.", UsageError.exit_code)
     says = (
         f"{type(error).__name__}: {error}. This is a fault of the zoo, not of your data; ZOO_TRACEBACK=1 shows where."
     )

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from domains.contract import Facts, Keys, Reading, Request, Split
 from domains.folds import divide
 from trainers.contract import JSON, Machine, Plan
 from trainers.errors import DataError, UsageError, did_you_mean
 from zoo import hardware, report, saved
+from zoo.config_yaml import read_config, write_config
 from zoo.data_in import Usable, accepted, demo_of, named, usable_rows
 from zoo.data_print import fingerprint, moment, refuse_change, with_named_files
 from zoo.data_report import report_lines, report_of
@@ -181,7 +181,7 @@ def write_down(folder: Path, job: Job) -> None:
         "plan_notes": list(job.plan.estimates.get("notes", ())),
     }
     split = {"rule": job.split.rule, "seed": job.plan.seed, **job.split.evidence, "ids": parts, "group": groups}
-    saved.write_text(folder / "config.yaml", yaml.safe_dump(job.config, sort_keys=False, allow_unicode=True))
+    write_config(folder / "config.yaml", job.config)
     saved.write_json(folder / "split.json", split)
     saved.write_json(folder / "data.json", data)
     saved.write_json(folder / "env.json", report.environment(job.plan.machine))
@@ -193,7 +193,7 @@ def read_again(folder: Path, data: Any, like: Job | None = None) -> Job:
 
     like: a job of the same data, whose rows then need not be read once more.
     """
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    config = read_config(folder / "config.yaml")
     plan = Plan.from_json(saved.read_json(folder / "plan.json"))
     entry, request = load_registry().get(plan.recipe), Request(**config["request"])
     if like is not None:

@@ -186,9 +186,16 @@ def _sha256(path: Path) -> str:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the run folder for this process; the system lets go when the process dies, however it dies.
 
-    Raises UsageError while another process trains in it.
+    Raises UsageError while another process trains in it, and where nothing can be written there.
     """
-    with (folder / LOCK).open("w") as file:
+    try:
+        opened = (folder / LOCK).open("w")
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: nothing can be written there ({error.strerror}). Make the folder writable, or copy it to a place "
+            "that is."
+        ) from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

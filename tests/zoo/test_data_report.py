@@ -16,8 +16,7 @@ SMALL = {"train.rounds": 5, "train.max_depth": 2}
 
 def table(num=60):
     rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"x": rng.normal(size=num), "z": rng.normal(size=num), "y": ["no", "yes"] * (num // 2)})
-    return frame
+    return pd.DataFrame({"x": rng.normal(size=num), "z": rng.normal(size=num), "y": ["no", "yes"] * (num // 2)})
 
 
 @pytest.fixture
@@ -39,7 +38,9 @@ def test_a_sound_table_is_reported_without_a_warning(csv, capsys):
     code, out, _ = checked(capsys, "--data", csv, "--type", "tabular", "--target", "y", "--strict", "--json")
     found = json.loads(out)
     assert code == 0
-    assert found["ok"] and found["warnings"] == [] and found["num_rows_used"] == 60
+    assert found["ok"]
+    assert found["warnings"] == []
+    assert found["num_rows_used"] == 60
     assert found["classes"] == {"no": 30, "yes": 30}
     assert found["groups"]["num"] == 60
 
@@ -59,7 +60,9 @@ def test_constants_copies_of_the_target_hidden_groups_and_gaps_are_told(tmp_path
     assert found["missing"] == {"x": 1}
     assert found["num_copies"] == 1
     code, _, err = checked(capsys, "--data", tmp_path / "t.csv", "--target", "y", "--type", "tabular", "--strict")
-    assert code == 2 and "--strict: 3 warnings" in err and "'copy' is suspicious" in err
+    assert code == 2
+    assert "--strict: 3 warnings" in err
+    assert "'copy' is suspicious" in err
 
 
 def test_bad_rows_are_all_listed_and_exit_with_2_unless_they_are_skipped(tmp_path, capsys):
@@ -68,7 +71,9 @@ def test_bad_rows_are_all_listed_and_exit_with_2_unless_they_are_skipped(tmp_pat
     frame.to_csv(tmp_path / "t.csv", index=False)
     about = ("--data", tmp_path / "t.csv", "--target", "y", "--type", "tabular")
     code, out, _ = checked(capsys, *about)
-    assert code == 2 and "line 7" in out and "line 11" in out
+    assert code == 2
+    assert "line 7" in out
+    assert "line 11" in out
     assert checked(capsys, *about, "--skip-bad")[0] == 0
     assert checked(capsys, *about, "--skip-bad", "--strict")[0] == 2
 
@@ -120,11 +125,14 @@ def test_leakage_names_the_equal_rows_across_a_random_split_and_none_across_the_
 
 def test_no_run_and_unready_types_are_refused_by_name(csv, tmp_path, capsys):
     code, _, err = checked(capsys, "--leakage", tmp_path)
-    assert code == 2 and "not a run folder" in err
+    assert code == 2
+    assert "not a run folder" in err
     code, _, err = checked(capsys, "--data", csv, "--type", "audio")
-    assert code == 2 and "not read yet" in err
+    assert code == 2
+    assert "not read yet" in err
     code, _, err = checked(capsys, "--data", csv, "--type", "tabluar")
-    assert code == 2 and "tabular" in err
+    assert code == 2
+    assert "tabular" in err
 
 
 def test_a_run_folder_inside_its_own_data_is_refused(tmp_path):
