@@ -19,6 +19,7 @@ from domains.images import layout
 from domains.images.copies import MAX_MEAN_STEP, copy_groups, nearest
 from domains.images.pictures import PictureError, Print, in_threads, try_print
 from domains.images.table import TableRows, table_rows
+from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable
 from domains.shared.groupings import joined
 from domains.shared.targets import class_names
@@ -31,10 +32,11 @@ _FEW = 5
 
 
 def read(data: Any, request: Request) -> Reading:
-    """Read a folder of pictures, one picture, or a table (CSV, TSV, Parquet, DataFrame) with a column of paths.
+    """Read a folder of pictures (also packed as tar or zip), one picture, or a table with a column of paths.
 
-    The table's context holds `root`, `prints` (path -> Print of every readable picture) and `parts` (path -> given
-    part). Raises DataError for a folder without pictures or classes, or a table without paths or target.
+    A table is CSV, TSV, Parquet or a DataFrame. The table's context holds `root`, `prints` (path -> Print of every readable
+    picture) and `parts` (path -> given part). Raises DataError for a folder without pictures or classes, or a table without
+    paths or target.
     """
     if isinstance(data, pd.DataFrame):
         return _from_table(data, request)
@@ -46,8 +48,8 @@ def read(data: Any, request: Request) -> Reading:
         return _from_folder(path, request)
     if layout.is_picture(path.name):
         return _one_picture(path, request)
-    if path.suffix.lower() in (".zip", ".tar", ".tgz") or path.name.lower().endswith((".tar.gz", ".tar.xz")):
-        raise DataError(f"{path}: archives are not unpacked here. Unpack it and give the folder.")
+    if is_archive(path):
+        return _from_folder(unpacked(path), request)
     return _from_table(data, request)
 
 
