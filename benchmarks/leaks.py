@@ -217,7 +217,7 @@ def _save_picture(path: Path, pixels: np.ndarray) -> None:
     Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path)
 
 
-SCANS, NUM_PATIENTS, SCANS_A_PATIENT, NUM_CHANNELS = "scans", 64, 4, 8
+SCANS, NUM_PATIENTS, SCANS_A_PATIENT, NUM_CHANNELS = "scans", 48, 3, 8
 
 
 def scanned_patients(folder: Path, rng: np.random.Generator) -> list[str]:
@@ -268,8 +268,8 @@ _TEXT = ("options.weights=random:2x32", "options.max_tokens=128", "options.dropo
 _TEXT += ("train.lr=0.003", "train.head_lr=0.01", "train.layer_decay=1", "train.epochs=8", *_TINY_TRAIN)
 _CNN = ("options.network=test_efficientnet", "options.weights=none", "options.image_size=32", "train.epochs=12")
 _CNN += ("train.lr=0.003", *_TINY_TRAIN)
-_UNET = ("options.base_features=8", "options.augment=0", "options.test_mirror=false", "train.epochs=30")
-_UNET += ("train.batch_size=8", "train.lr=0.004", "train.ema=null", *_TINY_TRAIN)
+_UNET = ("options.base_features=8", "options.augment=0", "options.test_mirror=false", "train.epochs=25")
+_UNET += ("train.batch_size=8", "train.lr=0.004", "train.ema=null", "train.evaluations=4", *_TINY_TRAIN)
 LEAKS = (
     Leak("patient (column found by its name)", "tabular/xgboost", ("train.rounds=150",), patients),
     Leak("rows that repeat exactly", "tabular/xgboost", ("train.rounds=150",), repeated),

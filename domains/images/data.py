@@ -296,7 +296,7 @@ def _copy_notices(table: FrameTable, good: list[int]) -> list[str]:
     parts = table.context["parts"]
     across = [m for m in sets if len({parts.get(files[i], "") for i in m}) > 1]
     differing = [m for m in sets if len({labels[i] for i in m}) > 1]
-    notices = []
+    notices: list[str] = []
     if across:
         said = f"{len(across)} pictures are in more than one given part, so scores flatter: {_some(across, files)}"
         notices.append(Doubt(said))

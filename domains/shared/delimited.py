@@ -68,7 +68,7 @@ def as_utf8(raw: bytes, name: str, encoding: str | None = None) -> tuple[bytes, 
     encoding: of a text that is no UTF-8. Raises DataError for such a text where none is named, as a guess would put wrong
     letters into it unseen; and where the one that is named does not fit or is unknown.
     """
-    notices = []
+    notices: list[str] = []
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raw = raw.decode("utf-16").encode()
     raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -166,7 +166,7 @@ def column_names(header: list[str], name: str) -> tuple[list[str], list[str]]:
         raise DataError(
             f"{name} line 1: the column names look like data ({shown}). Add a header line with a name for each column."
         )
-    notices = []
+    notices: list[str] = []
     if len(numbers) > 1:
         shown = ", ".join(numbers[:3])
         said = f"{name} line 1: {len(numbers)} column names are numbers ({shown}): is the header line missing?"

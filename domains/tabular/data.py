@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from domains import baselines as rivals
-from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.metrics import classification_metrics, regression_metrics
 from domains.shared.cells import clean_texts
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
@@ -151,13 +151,13 @@ def _ids(frame: pd.DataFrame, id_column: str | None) -> np.ndarray:
 
 def _recognised_columns(reading: FrameReading, skip: Sequence[str | None]) -> tuple[dict[str, Any], list[str]]:
     columns: dict[str, Any] = {}
-    notices = []
+    notices: list[str] = []
     for name in map(str, reading.frame.columns):
         if name in skip:
             columns[name] = reading.frame[name]
             continue
         columns[name], notice = recognised(reading.frame[name], comma=reading.comma)
-        notices += [f"column {name!r}: {notice}"] if notice else []
+        notices += [Doubt(f"column {name!r}: {notice}")] if notice else []
     return columns, notices
 
 
@@ -253,7 +253,9 @@ def likeness(table: FrameTable, these: np.ndarray, those: np.ndarray, request: R
 
 def _without_names(table: FrameTable) -> pd.DataFrame:
     frame = table.frame.drop(columns=[name for name in (table.context.get("id_column"),) if name in table.frame])
-    return frame.drop(columns=table.context.get("row_numbers", []))
+    counting: list[str] = table.context.get("row_numbers", [])
+    kept: pd.DataFrame = frame.drop(columns=counting)
+    return kept
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:
