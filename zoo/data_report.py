@@ -15,6 +15,8 @@ from zoo.data_in import Usable, accepted, named, usable_rows
 
 FEWEST_A_CLASS = 3
 """One row for each part of the split."""
+CLASS_TASKS = ("classification", "multilabel", "ner")
+"""Tasks whose targets are names of classes; others are numbers, texts or masks."""
 _MOST_SHOWN = 10
 
 
@@ -26,7 +28,7 @@ def report_of(domain: Any, usable: Usable, task: str, request: Request, keys: Ke
     table = usable.table
     profile: Profile = domain.profile(table, task, request)
     target = table.target()
-    classes = class_counts(target) if target.dtype == object else None
+    classes = class_counts(target) if task in CLASS_TASKS else None
     found = {
         "task": task,
         "target": table.target_name,
@@ -35,7 +37,7 @@ def report_of(domain: Any, usable: Usable, task: str, request: Request, keys: Ke
         "bad_rows": usable.dropped,
         "notices": list(usable.notices),
         "classes": classes,
-        "target_range": None if classes is not None else _quantiles(np.asarray(target, np.float64)),
+        "target_range": None if target.dtype == object else _quantiles(np.asarray(target, np.float64)),
         "lengths": {name: _quantiles(values) for name, values in profile.lengths.items()},
         "share_longer": _longer(profile),
         "missing": dict(profile.missing),
@@ -83,9 +85,7 @@ def groups_of(keys: Keys, num_rows: int) -> JSON:
 
 
 def class_counts(target: np.ndarray) -> dict[str, int]:
-    """Rows of each class; where a row has several labels or tags, how often each occurs; of masks and the like nothing."""
-    if any(not isinstance(value, str | tuple) for value in target[:1]):
-        return {}
+    """Rows of each class; where a row has several labels or tags, how often each occurs."""
     counts = Counter(str(name) for value in target for name in (value if isinstance(value, tuple) else (value,)))
     return dict(sorted(counts.items()))
 

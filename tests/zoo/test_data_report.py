@@ -140,3 +140,16 @@ def test_a_run_folder_inside_its_own_data_is_refused(tmp_path):
     with pytest.raises(UsageError, match="inside its own data folder"):
         run.train("images/cnn-finetune", tmp_path / "pictures", out=tmp_path / "pictures" / "run")
     assert not (tmp_path / "pictures" / "run").exists()
+
+
+def test_target_texts_are_no_classes_and_running_text_has_a_report_too(tmp_path, capsys):
+    words = np.random.default_rng(0).permutation([f"word{i}" for i in range(600)])
+    texts = [" ".join(words[i * 10 : i * 10 + 10]) for i in range(40)]
+    pd.DataFrame({"source": texts, "target": texts[::-1]}).to_csv(tmp_path / "t.csv", index=False)
+    _, out, _ = checked(capsys, "--data", tmp_path / "t.csv", "--type", "text", "--task", "seq2seq", "--json")
+    found = json.loads(out)
+    assert (found["classes"], found["target_range"], found["warnings"]) == (None, None, [])
+    assert found["lengths"]["words"] == {"least": 10.0, "median": 10.0, "most": 10.0}
+    (tmp_path / "c.txt").write_text("\n\n".join(texts * 200))
+    _, out, _ = checked(capsys, "--data", tmp_path / "c.txt", "--type", "text", "--task", "generation", "--json")
+    assert json.loads(out)["num_rows_used"] > 0
