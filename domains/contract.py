@@ -70,12 +70,17 @@ class BadRow:
     reason: str
 
 
+class Doubt(str):
+    """A notice of something that may be wrong with the data, not only of how it was read: `--strict` lets none pass."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """What was read: every row of the file in order, also the bad ones (`bad` names them), and what to tell the user.
 
     files: what was read beside the data itself because rows name it (the pictures of a table); a run that continues needs
     them unchanged.
+    group: a column that looks as if it named groups (patients, speakers); nobody named one, so it is used as one.
     """
 
     table: Table
@@ -84,6 +89,7 @@ class Reading:
     bad: tuple[BadRow, ...] = ()
     notices: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,36 @@ class Split:
     test: np.ndarray
     group: np.ndarray
     evidence: JSON
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a data report says of usable rows that only the data type knows.
+
+    num_copies: rows that repeat an earlier one in everything that a model sees.   lengths: (rows,) by what is counted.
+    marks: {(what is counted): lengths that usual models stop at}; the report says which share is longer.
+    missing: rows without a value, by column.   suspicious: why somebody should look at a column, by column.
+    """
+
+    num_copies: int
+    lengths: Mapping[str, np.ndarray] = field(default_factory=dict)
+    marks: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    missing: Mapping[str, int] = field(default_factory=dict)
+    suspicious: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """How like some rows are to others: for each of them the highest similarity in [0, 1] to any of the others, and where
+    that one stands among the others (-1: nowhere).
+
+    measure: what 1 means and how it is found, in words.   near: from here on rows are taken for relatives.
+    """
+
+    measure: str
+    near: float
+    highest: np.ndarray
+    position: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -204,6 +240,12 @@ class Domain(Protocol):
 
     def keys(self, table: Any, task: str, request: Request, *, fast: bool) -> Keys:
         """What the split needs. `fast` skips expensive similarity searches, and then `because` says so."""
+
+    def profile(self, table: Any, task: str, request: Request) -> Profile:
+        """What the data report says of these rows."""
+
+    def likeness(self, table: Any, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+        """How like the rows at positions `these` are to those at `those`. The measure is the type's own."""
 
     def describe(self, train: Any, task: str, request: Request) -> Facts:
         """Facts of the training rows alone."""

@@ -14,11 +14,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from trainers.errors import DoesNotFitError, ZooError
+from trainers.errors import DoesNotFitError, UsageError, ZooError
 
 # An error of ours, not the user's.
 _INTERNAL_ERROR = 1
 _INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _WIDEST_TEXT = 100
 
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
@@ -136,8 +138,42 @@ def _type_size_task(
     return type, n, task
 
 
-def check(as_json: AsJson = False) -> None:
-    """Prove the registry: every size has an answer with evidence, and ready recipes can be built."""
+def check(
+    data: Annotated[str | None, typer.Option("--data", help="report on this file or folder instead")] = None,
+    leakage: Annotated[
+        Path | None, typer.Option("--leakage", help="run folder: how like rows across its split are")
+    ] = None,
+    type: TypeName = None,
+    target: Annotated[str | None, typer.Option("--target", help="with --data: column to predict")] = None,
+    task: Task = None,
+    group: Annotated[str | None, typer.Option("--group", help="with --data: column whose values stay together")] = None,
+    order: Annotated[str | None, typer.Option("--order", help="with --data: time column")] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id-column", help="with --data: column that names the rows")
+    ] = None,
+    labels: Annotated[str | None, typer.Option("--labels", help="with --data: second file with labels (FASTA)")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option("--column", help="with --data: PURPOSE=COLUMN; repeatable")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option("--encoding", help="with --data: of a file that is no UTF-8")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="with --data: unusable rows are no error")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="with --data: skip the search for similar rows")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="with --data: warnings exit with 2")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Prove the registry; or with --data report on data without training, with --leakage on the split of a run."""
+    if data is not None or leakage is not None:
+        from zoo import cli_check
+
+        if leakage is not None:
+            cli_check.show_leakage(leakage, as_json=as_json)
+            return
+        about = {"target": target, "task": task, "group": group, "order": order, "id_column": id_column}
+        about |= {"labels": labels, "encoding": encoding}
+        cli_check.show_data(
+            str(data), type, about, column, skip_bad=skip_bad, fast=fast, strict=strict, as_json=as_json
+        )  # fmt: skip
+        return
     from zoo.check import check_registry
     from zoo.registry import read_registry, registry_path
 
@@ -239,8 +275,10 @@ def _other_error(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if isinstance(error, OSError) and error.errno in _FULL:
         return _told(f"{error}. Make room there and try again.", DoesNotFitError.exit_code)
+    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+        return _told(f"{error}. Allow this user to read and write there, or name another place.", UsageError.exit_code)
     says = (
         f"{type(error).__name__}: {error}. This is a fault of the zoo, not of your data; ZOO_TRACEBACK=1 shows where."
     )

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +49,7 @@ Gap = Annotated[
 Shard = Annotated[bool, typer.Option("--shard", help="under torchrun: split the model among the processes (FSDP2)")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="drop and count unusable rows")]
 Fast = Annotated[bool, typer.Option("--fast", help="skip the search for similar rows; the split says so")]
+Strict = Annotated[bool, typer.Option("--strict", help="exit with 2 where there is a warning about the data")]
 Loggers = Annotated[
     list[str] | None,
     typer.Option("--log", help="also write curves for tensorboard, trackio, wandb or mlflow; repeatable"),
@@ -107,6 +109,7 @@ def train(
     shard: Shard = False,
     skip_bad: SkipBad = False,
     fast: Fast = False,
+    strict: Strict = False,
     log: Loggers = None,
     offline: Offline = False,
     out: Out = None,
@@ -119,10 +122,10 @@ def train(
 
     done = run.train(
         recipe, data, target=target, task=task, group=group, order=order, id_column=id_column, labels=labels,
-        reference=reference, columns=_columns(column), encoding=encoding, split=split, set=parse_sets(sets or []),
+        reference=reference, columns=columns_of(column), encoding=encoding, split=split, set=parse_sets(sets or []),
         epochs=epochs, budget=budget,
         precision=precision, device=device, seed=seed, folds=folds, seeds=seeds, gap=gap, shard=shard, skip_bad=skip_bad,
-        fast=fast, loggers=log or (), out=out, say=_say, bar=True,
+        fast=fast, strict=strict, loggers=log or (), out=out, say=_say, bar=True,
     )  # fmt: skip
     _show_run(done, as_json=as_json)
 
@@ -190,7 +193,7 @@ def plan(
     from zoo import many, report
     from zoo.plan import Wishes, parse_sets
 
-    request = Request(target, task, group, order, id_column, labels, reference, _columns(column), encoding=encoding)
+    request = Request(target, task, group, order, id_column, labels, reference, columns_of(column), encoding=encoding)
     wishes = Wishes(parse_sets(sets or []), epochs, budget, precision, device, seed)
     job = many.prepare(
         recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,
@@ -279,7 +282,8 @@ def predict(
         print(path)
 
 
-def _columns(given: list[str] | None) -> dict[str, str]:
+def columns_of(given: Sequence[str] | None) -> dict[str, str]:
+    """{purpose: column} from PURPOSE=COLUMN texts. Raises UsageError for an unknown purpose."""
     from trainers.errors import UsageError, did_you_mean
 
     found = dict(pair.partition("=")[::2] for pair in given or ())

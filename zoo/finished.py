@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from domains import metrics as scoring
 from domains.contract import Facts, Request
 from trainers.contract import JSON, Learner, Plan, Predictions
 from trainers.errors import UsageError
 from zoo import hardware, report, saved
+from zoo.config_yaml import read_config
 from zoo.data_in import accepted, demo_of, usable_rows
 from zoo.job import Say, tell, warn
 from zoo.plan import parts_of, with_settings
@@ -84,7 +84,7 @@ class Run:
         return replace(named, target=target, labels=labels, encoding=encoding, facts=facts)
 
     def _config(self) -> JSON:
-        return dict(yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8")))
+        return read_config(self.folder / "config.yaml")
 
     def answers(self, data: Any, *, encoding: str | None = None, say: Say = None) -> tuple[Any, Predictions]:
         """The ids and the answers of every row, in order; data None is the recipe's demo."""

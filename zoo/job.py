@@ -1,22 +1,22 @@
 """From what was read to a training run that is fixed but not begun: split, plan; written down and read again."""
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from domains.contract import Facts, Keys, Reading, Request, Split
 from domains.folds import divide
 from trainers.contract import JSON, Machine, Plan
 from trainers.errors import DataError, UsageError, did_you_mean
 from zoo import hardware, report, saved
+from zoo.config_yaml import read_config, write_config
 from zoo.data_in import Usable, accepted, demo_of, named, usable_rows
 from zoo.data_print import fingerprint, moment, refuse_change, with_named_files
+from zoo.data_report import report_lines, report_of
 from zoo.plan import Wishes, chosen, parts_of, plan_run
 from zoo.registry import Recipe, load_registry
 
@@ -27,7 +27,9 @@ Say = Callable[[str], None] | None
 class Material:
     """What was read for a recipe, before it is split: usable rows, and what a split of them must respect.
 
-    keys: None where the recipe takes the split of another run.   fingerprint: of the data as it was read.
+    report: of the data, see `zoo.data_report`.
+    keys: None where the recipe takes the split of another run.   is_group_named: by the user, not found in the data.
+    fingerprint: of the data as it was read.
     demo: the overrides of the recipe's demo.
     """
 
@@ -36,6 +38,8 @@ class Material:
     task: str
     usable: Usable
     keys: Keys | None
+    report: JSON
+    is_group_named: bool
     machine: Machine
     data: Any
     fingerprint: JSON
@@ -59,6 +63,7 @@ class Job:
     data: Any
     config: JSON = field(default_factory=dict)
     fingerprint: JSON = field(default_factory=dict)
+    report: JSON = field(default_factory=dict)
     pooled: Facts | None = None
 
     def part(self, name: str) -> Any:
@@ -115,9 +120,16 @@ def gather(
     _check_task(entry, reading.task)
     usable = usable_rows(reading, data, skip_bad=skip_bad)
     tell(usable.notices, say)
+    is_named = request.group is not None
+    request = replace(request, group=request.group or reading.group)
     follows = hasattr(family, "follows")
     keys = None if follows else domain.keys(usable.table, reading.task, request, fast=fast)
-    return Material(entry, request, reading.task, usable, keys, machine, data, print_of_data, demo, skip_bad, fast)
+    report = report_of(domain, usable, reading.task, request, keys)
+    for line in (*report_lines(report), *_unsaid(report)):
+        say(f"data: {line}")
+    return Material(
+        entry, request, reading.task, usable, keys, report, is_named, machine, data, print_of_data, demo, skip_bad, fast
+    )
 
 
 def planned(material: Material, wishes: Wishes, *, split: str | None = None, say: Say = None) -> Job:
@@ -128,7 +140,7 @@ def planned(material: Material, wishes: Wishes, *, split: str | None = None, say
         run = Path(family.follows(chosen(entry, wishes, material.demo)[0]))
         parts = split_of(run, usable, data=material.data, fingerprint=material.fingerprint, rule=split)
     else:
-        is_named = request.group is not None
+        is_named = material.is_group_named
         parts = divide(material.keys, len(usable.table), seed=wishes.seed, rule=split, named=is_named)
     tell(parts.evidence["warnings"], say)
     if "optimistic" in parts.evidence:
@@ -149,7 +161,12 @@ def planned(material: Material, wishes: Wishes, *, split: str | None = None, say
         "origins": dict(plan.origins),
         "seed": plan.seed,
     }
-    return Job(entry, request, usable, parts, plan, material.data, config, material.fingerprint)
+    return Job(entry, request, usable, parts, plan, material.data, config, material.fingerprint, material.report)
+
+
+def _unsaid(report: JSON) -> list[str]:
+    """Warnings of a report that were no notices before."""
+    return [f"warning: {line}" for line in report["warnings"] if line not in report["notices"]]
 
 
 def write_down(folder: Path, job: Job) -> None:
@@ -160,24 +177,15 @@ def write_down(folder: Path, job: Job) -> None:
     data = {
         "schema_version": saved.SCHEMA_VERSION,
         "fingerprint": job.fingerprint,
-        "num_rows_read": job.usable.num_read,
-        "num_rows_used": len(ids),
-        "bad_rows": job.usable.dropped,
-        "notices": list(job.usable.notices),
-        "classes": _class_counts(job.usable.table.target()) if job.plan.facts["classes"] else None,
+        **job.report,
+        "plan_notes": list(job.plan.estimates.get("notes", ())),
     }
     split = {"rule": job.split.rule, "seed": job.plan.seed, **job.split.evidence, "ids": parts, "group": groups}
-    saved.write_text(folder / "config.yaml", yaml.safe_dump(job.config, sort_keys=False, allow_unicode=True))
+    write_config(folder / "config.yaml", job.config)
     saved.write_json(folder / "split.json", split)
     saved.write_json(folder / "data.json", data)
     saved.write_json(folder / "env.json", report.environment(job.plan.machine))
     saved.write_json(folder / "plan.json", job.plan.as_json())
-
-
-def _class_counts(target: np.ndarray) -> JSON:
-    """Rows of each class; where a row has several labels or tags, how often each occurs."""
-    counts = Counter(name for value in target for name in (value if isinstance(value, tuple) else (str(value),)))
-    return dict(sorted(counts.items()))
 
 
 def read_again(folder: Path, data: Any, like: Job | None = None) -> Job:
@@ -185,7 +193,7 @@ def read_again(folder: Path, data: Any, like: Job | None = None) -> Job:
 
     like: a job of the same data, whose rows then need not be read once more.
     """
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    config = read_config(folder / "config.yaml")
     plan = Plan.from_json(saved.read_json(folder / "plan.json"))
     entry, request = load_registry().get(plan.recipe), Request(**config["request"])
     if like is not None:

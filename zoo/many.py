@@ -12,13 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from domains.contract import Facts, Request
 from domains.folds import name_of
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, StoppedError, UsageError, ZooError
 from zoo import hardware, many_scores, report, saved, writers
+from zoo.config_yaml import write_config
 from zoo.ensemble import Ensemble
 from zoo.job import Job, Material, Say, gather, planned, read_again, write_down
 from zoo.plan import Wishes, parts_of
@@ -118,7 +117,7 @@ def begin(parent: Path, jobs: Sequence[Job]) -> list[Path]:
         "type": first.plan.type,
         "task": first.plan.task,
     }
-    saved.write_text(parent / "config.yaml", yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    write_config(parent / "config.yaml", config)
     saved.write_json(parent / saved.MANY, {"schema_version": saved.SCHEMA_VERSION, **own, "facts": facts})
     return [parent / name for name in names]
 

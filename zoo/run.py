@@ -21,6 +21,7 @@ from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedE
 from trainers.settings import SETTINGS
 from zoo import figures, hardware, many, report, saved, writers
 from zoo import gap as gaps
+from zoo.data_report import refuse_doubts
 from zoo.ensemble import Ensemble
 from zoo.finished import Run, load
 from zoo.job import Job, Say, gather, read_again, warn, write_down
@@ -63,6 +64,7 @@ def train(
     shard: bool = False,
     skip_bad: bool = False,
     fast: bool = False,
+    strict: bool = False,
     loggers: Sequence[str] = (),
     out: str | Path | None = None,
     say: Say = None,
@@ -83,10 +85,14 @@ def train(
     request = Request(target, task, group, order, id_column, labels, reference, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
     display = Display(say, bar)
+    if isinstance(data, str | Path):
+        saved.refuse_inside(data, out)
 
     def jobs() -> list[Job]:
         material = gather(recipe, data, request=request, wishes=wishes, skip_bad=skip_bad, fast=fast, say=say)
         found = many.jobs_of(material, wishes, split=split, folds=folds, seeds=seeds, say=say)
+        if strict:
+            refuse_doubts(material.report, [job.split for job in found])
         # What is wrong with the options shows before there is a folder.
         parts_of(material.recipe)[1].build(found[0].plan)
         if gap:

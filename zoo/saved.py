@@ -61,6 +61,17 @@ def new_folder(recipe: str, out: str | Path | None) -> Path:
     raise UsageError(f"runs/ holds too many runs of {recipe}. Choose a folder with --out.")
 
 
+def refuse_inside(data: str | Path, out: str | Path | None) -> None:
+    """Raise UsageError where the run folder would lie in the folder of its data: the data would change by what the run
+    writes, so that it could not be resumed, and pictures that it draws would be read as data."""
+    place, folder = Path("runs") if out is None else Path(out), Path(data)
+    if folder.is_dir() and place.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{place}: the run folder would lie inside its own data folder {folder}, and what the run writes would become "
+            "data. Choose a place outside with --out."
+        )
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON: a temporary file, flushed to disk, then renamed. NaN and infinity are refused."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
@@ -175,9 +186,16 @@ def _sha256(path: Path) -> str:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the run folder for this process; the system lets go when the process dies, however it dies.
 
-    Raises UsageError while another process trains in it.
+    Raises UsageError while another process trains in it, and where nothing can be written there.
     """
-    with (folder / LOCK).open("w") as file:
+    try:
+        opened = (folder / LOCK).open("w")
+    except OSError as error:
+        raise UsageError(
+            f"{folder}: nothing can be written there ({error.strerror}). Make the folder writable, or copy it to a place "
+            "that is."
+        ) from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

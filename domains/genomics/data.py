@@ -16,13 +16,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from domains.baselines import trivial
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.genomics import bed, similarity
 from domains.genomics.baselines import gapped_kmers
 from domains.genomics.bases import cleaned, looks_like_dna, one_strand
 from domains.genomics.fastq import is_fastq, read_fastq
 from domains.metrics import classification_metrics, regression_metrics
 from domains.shared.frames import FrameTable
+from domains.shared.groupings import equal_rows, highest_of
 from domains.shared.roles import (
     IMBALANCED_SHARE,
     keep_split_columns,
@@ -35,7 +36,7 @@ from domains.shared.roles import (
 from domains.shared.sequences import Kind, Raw, counted, read_raw, repeated_ids, row_ids, settle_repeats
 from domains.shared.targets import bad_targets, class_names, target_values
 from domains.splits import codes
-from trainers.errors import DataError
+from trainers.errors import DataError, UsageError
 
 KIND = Kind(
     "DNA or RNA",
@@ -45,6 +46,8 @@ KIND = Kind(
     values_in_headers=True,
     readers=((is_fastq, read_fastq, "FASTQ"),),
 )
+USUAL_LIMIT = 6000
+"""Bases in 1,000 tokens of six, the most that the Nucleotide Transformer was trained on (Dalla-Torre et al. 2024, methods)."""
 LENGTH_MARKS = (512, 1024, 2048, 6000, 12_000)
 
 
@@ -76,7 +79,7 @@ def read(data: Any, request: Request) -> Reading:
         bad += repeated_ids(raw)
         strands = [one_strand(sequence) for sequence in clean.sequences]
         notices += [*_copies_notice(clean.sequences, strands), *settle_repeats(columns, target, task, strands)]
-    notices += keep_split_columns(columns, raw.frame, request, where=where, target=target)
+    notices += keep_split_columns(columns, raw.frame, request, where=where, target=target, uses_found=False)
     context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
     table = FrameTable(pd.DataFrame(columns), row_ids(raw), target, context)
     return Reading(table, task, target, tuple(one_a_row(bad)), tuple(notices))
@@ -129,6 +132,29 @@ def _with_overlaps(keys: Keys, cluster: np.ndarray) -> Keys:
     _, joined = connected_components(coo_array((edges.data, edges.coords), (size, size)), directed=False)
     because = f"{keys.because}; so do overlapping intervals (whole chromosomes: --group chrom)"
     return replace(keys, group=joined[group], because=because)
+
+
+def profile(table: FrameTable, task: str, request: Request) -> Profile:
+    """Lengths, and sequences that repeat on either strand."""
+    sequences = table.column("sequence")
+    strands = {one_strand(sequence) for sequence in sequences}
+    lengths = {"bases": sequences.str.len().to_numpy()}
+    return Profile(len(sequences) - len(strands), lengths=lengths, marks={"bases": (USUAL_LIMIT,)})
+
+
+def likeness(table: FrameTable, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """Shared k-mers on either strand. Raises UsageError for more bases than can be compared."""
+    strands = np.array([one_strand(sequence) for sequence in table.column("sequence")], object)
+    distinct, code = np.unique(strands, return_inverse=True)
+    if (num_bases := sum(map(len, distinct))) > similarity.MOST_BASES:
+        raise UsageError(f"{num_bases:,} bases are too many to compare; {similarity.MOST_BASES:,} are the most.")
+    highest, position = highest_of(similarity.nearness(distinct.tolist())[code][:, code], these, those)
+    same, place = equal_rows(code, these, those)
+    measure = (
+        f"share of the shorter one's {similarity.K}-mers that both have, on either strand; less than "
+        f"{similarity.NEAR:.0%} counts as 0"
+    )
+    return Likeness(measure, similarity.NEAR, np.maximum(highest, same), np.where(same > 0, place, position))
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:

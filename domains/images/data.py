@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.images import layout
-from domains.images.copies import copy_groups, joined
+from domains.images.copies import MAX_MEAN_STEP, copy_groups, nearest
 from domains.images.pictures import PictureError, Print, in_threads, try_print
 from domains.images.table import LABEL_SETS, TableRows, table_rows
+from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable
+from domains.shared.groupings import joined
 from domains.shared.label_sets import label_names, rarest_labels
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
@@ -31,10 +33,11 @@ _FEW = 5
 
 
 def read(data: Any, request: Request) -> Reading:
-    """Read a folder of pictures, one picture, or a table (CSV, TSV, Parquet, DataFrame) with a column of paths.
+    """Read a folder of pictures (also packed as tar or zip), one picture, or a table with a column of paths.
 
-    The table's context holds `root`, `prints` (path -> Print of every readable picture) and `parts` (path -> given
-    part). Raises DataError for a folder without pictures or classes, or a table without paths or target.
+    A table is CSV, TSV, Parquet or a DataFrame. The table's context holds `root`, `prints` (path -> Print of every readable
+    picture) and `parts` (path -> given part). Raises DataError for a folder without pictures or classes, or a table without
+    paths or target.
     """
     if isinstance(data, pd.DataFrame):
         return _from_table(data, request)
@@ -46,8 +49,8 @@ def read(data: Any, request: Request) -> Reading:
         return _from_folder(path, request)
     if layout.is_picture(path.name):
         return _one_picture(path, request)
-    if path.suffix.lower() in (".zip", ".tar", ".tgz") or path.name.lower().endswith((".tar.gz", ".tar.xz")):
-        raise DataError(f"{path}: archives are not unpacked here. Unpack it and give the folder.")
+    if is_archive(path):
+        return _from_folder(unpacked(path), request)
     return _from_table(data, request)
 
 
@@ -82,6 +85,25 @@ def _stratum(table: Any, task: str) -> Any:
     if table.target_name is None or task == "regression":
         return None
     return rarest_labels(table.target()) if task == LABEL_SETS else table.target()
+
+
+def profile(table: Any, task: str, request: Request) -> Profile:
+    """Sides in pixels, and pictures with the same pixels."""
+    prints = _prints(table)
+    lengths = {
+        "pixels of the shorter side": np.array([min(p.width, p.height) for p in prints]),
+        "pixels of the longer side": np.array([max(p.width, p.height) for p in prints]),
+    }
+    return Profile(len(prints) - len({found.pixels for found in prints}), lengths=lengths)
+
+
+def likeness(table: Any, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """How little the mean colours of 8 x 8 tiles differ."""
+    highest, position = nearest(_prints(table), these, those)
+    measure = (
+        "1 less the mean step between the colours of 8 x 8 tiles, of 255; plain pictures are alike without being copies"
+    )
+    return Likeness(measure, 1 - MAX_MEAN_STEP / 255, highest, position)
 
 
 def describe(train: Any, task: str, request: Request) -> Facts:
@@ -197,7 +219,8 @@ def _class_notices(found: Sequence[layout.Found], facts: Facts | None) -> list[s
         for part in ("valid", "test"):
             strange = sorted(str(name) for name in by_part[part] - by_part["train"])
             absent = sorted(str(name) for name in by_part["train"] - by_part[part]) if by_part[part] else []
-            notices += [f"classes in {part} that train lacks count as wrong: {', '.join(strange)}"] if strange else []
+            unlearned = f"classes in {part} that train lacks count as wrong: {', '.join(strange)}"
+            notices += [Doubt(unlearned)] if strange else []
             notices += [f"classes of train without a picture in {part}: {', '.join(absent)}"] if absent else []
     return notices
 
@@ -264,7 +287,8 @@ def _reading(
     table = FrameTable(frame, ids, target, context)
     told = [*notices, *_copy_notices(table, [i for i in range(len(table)) if i not in reasons])]
     named = () if rows is None else tuple(root / file for file in prints)
-    return Reading(table, task, target, tuple(reasons[i] for i in sorted(reasons)), tuple(told), named)
+    faults = tuple(reasons[i] for i in sorted(reasons))
+    return Reading(table, task, target, faults, tuple(told), named, group=rows.group if rows else None)
 
 
 def _dtype(column: Any) -> Any:
@@ -285,13 +309,12 @@ def _copy_notices(table: FrameTable, good: list[int]) -> list[str]:
     parts = table.context["parts"]
     across = [m for m in sets if len({parts.get(files[i], "") for i in m}) > 1]
     differing = [m for m in sets if len({labels[i] for i in m}) > 1]
-    notices = []
+    notices: list[str] = []
     if across:
-        notices.append(
-            f"{len(across)} pictures are in more than one given part, so scores flatter: {_some(across, files)}"
-        )
+        said = f"{len(across)} pictures are in more than one given part, so scores flatter: {_some(across, files)}"
+        notices.append(Doubt(said))
     if differing:
-        notices.append(f"{len(differing)} pictures have copies with another target: {_some(differing, files)}")
+        notices.append(Doubt(f"{len(differing)} pictures have copies with another target: {_some(differing, files)}"))
     return notices
 
 

@@ -14,7 +14,7 @@ from domains.images.layout import SUFFIXES
 from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.label_sets import read_label_sets, target_columns
 from domains.shared.paths import path_problem
-from domains.shared.roles import unnamed_groups
+from domains.shared.roles import found_group, unnamed_groups
 from domains.shared.targets import bad_targets, infer_task, target_values
 from trainers.errors import DataError
 
@@ -36,8 +36,8 @@ _TARGET_NAMES = ("target", "label", "class", "category", "y")
 
 class TableRows(NamedTuple):
     """files: path of each row's picture as the table has it, None where it has none.   root: what they are relative to.
-    target, values: name and values of the target; None when predicting.
-    labels: the columns of several labels.   bad: by position, with the reason."""
+    target, values: name and values of the target; None when predicting.   labels: the columns of several labels.
+    bad: by position, with the reason.   group: see `domains.contract.Reading`."""
 
     root: Path
     files: list[str | None]
@@ -51,6 +51,7 @@ class TableRows(NamedTuple):
     bad: list[BadRow]
     notices: list[str]
     labels: list[str]
+    group: str | None = None
 
 
 def table_rows(data: Any, request: Request) -> TableRows:
@@ -74,10 +75,14 @@ def table_rows(data: Any, request: Request) -> TableRows:
     if target is not None:
         values, task = _targets(reading, target, request, bad, notices, where)
     notices += unnamed_groups(reading.frame, request, besides=(path_column, target))
-    columns = {name: reading.frame[name] for name in _extra_columns(reading.frame, request, where)}
+    group = found_group(reading.frame, request, besides=(path_column, target))
+    extra = [*_extra_columns(reading.frame, request, where), *([group] if group else [])]
+    columns = {name: reading.frame[name] for name in extra}
     ids = _ids(files, reading.frame, request, where)
     labels = target_columns(reading.frame, target, where) if target is not None and task == LABEL_SETS else []
-    return TableRows(root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices, labels)
+    return TableRows(
+        root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices, labels, group
+    )
 
 
 def task_named(request: Request) -> str | None:

@@ -6,6 +6,7 @@ declared whole numbers, nothing is NaN and all cases have the same channels, or 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.medical import layout
 from domains.medical.layout import Case, Description
 from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, read_frame
+from domains.shared.groupings import equal_rows
 from domains.shared.paths import path_problem
 from domains.shared.roles import id_texts
 from trainers.contract import Predictions
@@ -75,6 +77,36 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
         return Keys("stratified", f"every case is a patient of its own (by {how})", stratum=stratum)
     because = f"{num} patients with {len(table)} cases (by {how}) stay whole"
     return Keys("grouped", because, group=patients, stratum=stratum, evidence={"num_patients": num})
+
+
+def profile(table: Any, task: str, request: Request) -> Profile:
+    """Voxels and their size, and scans with the same bytes."""
+    looks, marks = _looks(table), _marks(table)
+    lengths = {
+        "voxels": np.array([int(np.prod(look.geometry.shape)) for look in looks]),
+        "mm between voxels, at most": np.array([float(max(look.geometry.spacing)) for look in looks]),
+    }
+    return Profile(len(marks) - len(set(marks.tolist())), lengths=lengths)
+
+
+def likeness(table: Any, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """Whether a scan is of a patient, or has the bytes, of one of the others."""
+    found = [equal_rows(marks, these, those) for marks in (np.asarray(table.column(PATIENT), object), _marks(table))]
+    (of_patient, place), (of_bytes, other) = found
+    measure = "1: the same patient, or files with the same bytes; nothing between is measured"
+    return Likeness(measure, 1.0, np.maximum(of_patient, of_bytes), np.where(of_patient > 0, place, other))
+
+
+def _marks(table: Any) -> np.ndarray:
+    """(cases,) a hash of all bytes of the images of each."""
+    marks = []
+    for files in table.column(IMAGES):
+        mark = hashlib.sha256()
+        for file in map(Path, files):
+            for path in sorted(file.iterdir()) if file.is_dir() else [file]:
+                mark.update(path.read_bytes())
+        marks.append(mark.hexdigest())
+    return np.array(marks, dtype=object)
 
 
 def describe(train: Any, task: str, request: Request) -> Facts:
@@ -269,10 +301,10 @@ def _notices(looks: Sequence[Look], names: Sequence[str], values: Sequence[int])
     shown = [f"{name} in {sum(value in look.counts for look in looks)}" for name, value in classes]
     empty = sum(not any(look.counts.get(value) for value in values[1:]) for look in looks)
     notices = [f"{len(looks)} cases; {', '.join(shown)}"]
-    return [*notices, f"cases without any foreground: {empty}"] if empty else notices
+    return [*notices, Doubt(f"cases without any foreground: {empty}")] if empty else notices
 
 
 def _assumed(looks: Iterable[Look]) -> list[str]:
     """What was assumed of files, with the number of cases."""
     counts = Counter(note for look in looks for note in look.notes)
-    return [f"{note}: in {num} of the cases" for note, num in counts.items()]
+    return [Doubt(f"{note}: in {num} of the cases") for note, num in counts.items()]

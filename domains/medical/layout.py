@@ -1,7 +1,8 @@
 """Which files are the cases: folders of the Medical Segmentation Decathlon and of nnU-Net, plain folders, single files.
 
-A case's patient is told from its name: `sub-12_ses-2` belongs to `sub-12`; a name that ends in a visit, session, scan,
-time point or slice (`p7_visit2`, `p7-slice031`) to what stands before it; every other case is a patient of its own.
+A case's patient is told from its name: `sub-12_ses-2` belongs to `sub-12`, `patient001_frame12` to `patient001`; a name
+that ends in a visit, session, scan, time point or slice (`p7_visit2`, `p7-slice031`) to what stands before it; every other
+case is a patient of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ DESCRIPTION = "dataset.json"
 IMAGE_FOLDERS, MASK_FOLDERS = ("imagesTr", "images", "image"), ("labelsTr", "labels", "masks", "mask", "label")
 _CHANNEL = re.compile(r"^(?P<case>.+)_(?P<channel>\d{4})$")
 _BIDS = re.compile(r"^(?P<patient>sub-[A-Za-z0-9]+)(?=_|$)")
+_OWNER = re.compile(
+    r"^(?P<patient>(?:patient|participant|subject|subj|pat)[_-]?[A-Za-z]{0,3}\d+)(?=[_.-]|$)", re.IGNORECASE
+)
 _VISIT = re.compile(
     r"^(?P<patient>.+?)[_.-](?:ses|session|visit|scan|slice|time|timepoint|tp|fu)[_-]?\d+(?:[_.-].*)?$", re.IGNORECASE
 )
@@ -48,7 +52,7 @@ class Case:
 
 def patient_of(name: str) -> str:
     """The patient of a case by the rule of this module."""
-    found = _BIDS.match(name) or _VISIT.match(name)
+    found = _BIDS.match(name) or _OWNER.match(name) or _VISIT.match(name)
     return found["patient"] if found else name
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from domains.baselines import trivial
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.metrics import classification_metrics, label_set_metrics, number_row_metrics, regression_metrics
 from domains.molecules import generated, scaffolds
 from domains.molecules.baselines import forest, means, shares
@@ -52,7 +52,7 @@ def read(data: Any, request: Request) -> Reading:
         columns[str(target.name)] = target.values
     if str(target.name) == "smiles":
         raise DataError(f"{where}: the target cannot be called 'smiles'. Rename the column.")
-    groups = keep_split_columns(columns, raw.frame, request, where=where, target=target.name)
+    groups = keep_split_columns(columns, raw.frame, request, where=where, target=target.name, uses_found=False)
     known = request.facts.schema["oddities"] if request.facts else ()
     notices = [*raw.notices, *target.notices, *_fragment_notice(found), *oddity_notice(found, raw.places, known)]
     if request.facts is None and target.task != generated.TASK:
@@ -117,6 +117,19 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         evidence={**evidence, **figures},
         named={LARGEST_FIRST: lambda: scaffolds.largest_first(smiles.tolist())},
     )
+
+
+def profile(table: FrameTable, task: str, request: Request) -> Profile:
+    """Atoms, copies (the same canonical SMILES) and values that are not known, of several targets."""
+    smiles = table.column("smiles")
+    atoms = np.array([table.context["num_atoms"][each] for each in smiles])
+    return Profile(int(smiles.duplicated().sum()), lengths={"heavy atoms": atoms})
+
+
+def likeness(table: FrameTable, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """Tanimoto similarity of ECFP4 fingerprints."""
+    highest, position = scaffolds.nearest(table.column("smiles").tolist(), these, those)
+    return Likeness("Tanimoto similarity of ECFP4 fingerprints", scaffolds.LIKE, highest, position)
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:

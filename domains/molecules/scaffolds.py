@@ -92,6 +92,16 @@ def links(canonical: Sequence[str], code: np.ndarray) -> Callable[[np.ndarray, n
     return of_rows
 
 
+def nearest(canonical: Sequence[str], these: np.ndarray, those: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each molecule of `these` the highest Tanimoto similarity to one of `those`, and its place among them (-1: none)."""
+    if not len(those):
+        return np.zeros(len(these)), np.full(len(these), -1)
+    mine, yours = (_fingerprints([canonical[i] for i in rows.tolist()]) for rows in (these, those))
+    found = [np.asarray(DataStructs.BulkTanimotoSimilarity(each, yours)) for each in mine]
+    position = np.array([int(row.argmax()) for row in found], np.int64)
+    return np.array([float(row.max()) for row in found]), position
+
+
 def largest_first(canonical: Sequence[str]) -> np.ndarray:
     """(rows,) "train", "valid", "test" or "" (a copy of an earlier row): the largest scaffolds train.
 

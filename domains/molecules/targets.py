@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Request
+from domains.contract import BadRow, Doubt, Request
 from domains.molecules.generated import TARGET as WRITTEN
 from domains.molecules.generated import TASK as GENERATION
 from domains.molecules.readers import Raw
@@ -146,4 +146,6 @@ def differing_notice(canonical: Sequence[str], target: Target, places: Sequence[
     groups = list(differing.groupby("smiles", sort=False))
     shown = [f"{smiles} ({', '.join(places[i] for i in each['at'].head(4))})" for smiles, each in groups[:3]]
     more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
-    return [f"{len(groups):,} molecules occur with differing values of {target.name!r}: {'; '.join(shown)}{more}"]
+    return [
+        Doubt(f"{len(groups):,} molecules occur with differing values of {target.name!r}: {'; '.join(shown)}{more}")
+    ]

@@ -14,7 +14,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
+import numpy as np
+
+from domains.contract import Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 
 MODULES = {
     "masked-lm": "unlabelled",
@@ -35,6 +37,18 @@ def read(data: Any, request: Request) -> Reading:
 def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     """What the split needs."""
     found: Keys = _module(task).keys(table, task, request, fast=fast)
+    return found
+
+
+def profile(table: Any, task: str, request: Request) -> Profile:
+    """Lengths and identical sequences."""
+    found: Profile = _module(None).profile(table, task, request)
+    return found
+
+
+def likeness(table: Any, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """Identity along the alignment, by MMseqs2. Raises MissingError without it."""
+    found: Likeness = _module(None).likeness(table, these, those, request)
     return found
 
 

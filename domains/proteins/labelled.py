@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 
 from domains.baselines import trivial
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.metrics import classification_metrics, regression_metrics
 from domains.proteins import mutants, similarity
 from domains.proteins.baselines import composition
 from domains.proteins.residues import cleaned, look_like_dna, looks_like_protein
 from domains.shared.frames import FrameTable
+from domains.shared.groupings import equal_rows
 from domains.shared.roles import (
     IMBALANCED_SHARE,
     keep_split_columns,
@@ -71,7 +72,7 @@ def read(data: Any, request: Request) -> Reading:
         bad += repeated_ids(raw)
         notices += settle_repeats(columns, target, task, clean.sequences)
         notices += time_notice(clean.sequences)
-    notices += keep_split_columns(columns, raw.frame, request, where=where, target=target)
+    notices += keep_split_columns(columns, raw.frame, request, where=where, target=target, uses_found=False)
     context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
     table = FrameTable(pd.DataFrame(columns), row_ids(raw), target, context)
     return Reading(table, task, target, tuple(one_a_row(bad)), tuple(notices))
@@ -112,6 +113,29 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         near=similarity.IDENTITY,
         evidence=found.evidence,
     )
+
+
+def profile(table: FrameTable, task: str, request: Request) -> Profile:
+    """Lengths and identical sequences."""
+    sequences = table.column("sequence")
+    lengths = {"residues": sequences.str.len().to_numpy()}
+    return Profile(int(sequences.duplicated().sum()), lengths=lengths, marks={"residues": (USUAL_LIMIT,)})
+
+
+def likeness(table: FrameTable, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """Identity along the alignment, by MMseqs2. Raises MissingError without it."""
+    sequences = table.column("sequence").to_numpy(object)
+    highest, position = equal_rows(sequences, these, those)
+    if len(these) and len(those):
+        hits = similarity.search(sequences[these].tolist(), sequences[those].tolist())
+        for query, target, identity in zip(hits.query, hits.target, hits.identity, strict=True):
+            if identity > highest[query]:
+                highest[query], position[query] = identity, target
+    measure = (
+        f"share of equal residues, aligned by MMseqs2 over {similarity.COVERAGE:.0%} of the shorter chain; less than "
+        f"{similarity.IDENTITY:.0%} is not looked for and counts as 0"
+    )
+    return Likeness(measure, similarity.IDENTITY, highest, position)
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:
@@ -161,10 +185,8 @@ def _long_notice(sequences: Sequence[str]) -> list[str]:
     num_long = sum(len(sequence) > USUAL_LIMIT for sequence in sequences)
     if not num_long:
         return []
-    return [
-        f"{num_long:,} of {len(sequences):,} sequences are longer than {USUAL_LIMIT} residues and are cropped there "
-        "(options.max_residues): what follows is not seen"
-    ]
+    said = f"{num_long:,} of {len(sequences):,} sequences are longer than {USUAL_LIMIT} residues and are cropped there "
+    return [Doubt(f"{said}(options.max_residues): what follows is not seen")]
 
 
 def time_notice(sequences: Sequence[str]) -> list[str]:

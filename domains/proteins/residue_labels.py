@@ -56,7 +56,7 @@ def read(data: Any, request: Request) -> Reading:
     if request.facts is None:
         bad += repeated_ids(raw)
         notices += labelled.time_notice(clean.sequences)
-    notices += keep_split_columns(columns, raw.frame, request, where=where, target=target)
+    notices += keep_split_columns(columns, raw.frame, request, where=where, target=target, uses_found=False)
     context = {"sequence": raw.sequence, "id_column": raw.id_column}
     table = FrameTable(pd.DataFrame(columns), row_ids(raw), target, context)
     return Reading(table, TASK, target, tuple(one_a_row(bad)), tuple(notices))

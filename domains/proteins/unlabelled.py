@@ -47,7 +47,7 @@ def read(data: Any, request: Request) -> Reading:
     if request.facts is None:
         bad += repeated_ids(raw)
         notices += labelled.time_notice(clean.sequences)
-    notices += keep_split_columns(columns, raw.frame, request, where=where, target=None)
+    notices += keep_split_columns(columns, raw.frame, request, where=where, target=None, uses_found=False)
     context = {"sequence": raw.sequence, "id_column": raw.id_column, "is_training": request.facts is None}
     target = TARGET if TARGET in columns else None
     table = FrameTable(pd.DataFrame(columns), row_ids(raw), target, context)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from domains.contract import Doubt
 from trainers.errors import DataError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def as_utf8(raw: bytes, name: str, encoding: str | None = None) -> tuple[bytes, 
     encoding: of a text that is no UTF-8. Raises DataError for such a text where none is named, as a guess would put wrong
     letters into it unseen; and where the one that is named does not fit or is unknown.
     """
-    notices = []
+    notices: list[str] = []
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raw = raw.decode("utf-16").encode()
     raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -78,11 +79,11 @@ def as_utf8(raw: bytes, name: str, encoding: str | None = None) -> tuple[bytes, 
             raise DataError(f"{name}: {num_nul:,} of {len(raw):,} bytes are zero: no text. Export it as CSV.")
         line = raw.count(b"\n", 0, raw.index(b"\0")) + 1
         raw = raw.replace(b"\0", b"")
-        notices.append(f"{name}: removed {num_nul:,} zero bytes, the first on line {line}")
+        notices.append(Doubt(f"{name}: removed {num_nul:,} zero bytes, the first on line {line}"))
     if num_returns := raw.count(b"\r") - raw.count(b"\r\n"):
         # Old Macintosh files end lines in CR alone; elsewhere a lone CR is rubbish in a cell and would cut the line.
         raw = raw.replace(b"\r", b"\n") if b"\n" not in raw else re.sub(rb"\r(?!\n)", b" ", raw)
-        notices.append(f"{name}: replaced {num_returns:,} lone carriage returns")
+        notices.append(Doubt(f"{name}: replaced {num_returns:,} lone carriage returns"))
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -165,13 +166,14 @@ def column_names(header: list[str], name: str) -> tuple[list[str], list[str]]:
         raise DataError(
             f"{name} line 1: the column names look like data ({shown}). Add a header line with a name for each column."
         )
-    notices = []
+    notices: list[str] = []
     if len(numbers) > 1:
         shown = ", ".join(numbers[:3])
-        notices.append(f"{name} line 1: {len(numbers)} column names are numbers ({shown}): is the header line missing?")
+        said = f"{name} line 1: {len(numbers)} column names are numbers ({shown}): is the header line missing?"
+        notices.append(Doubt(said))
     unique, renamed = unique_names(stripped)
     if renamed:
-        notices.append(f"{name} line 1: repeated or empty column names became {', '.join(renamed)}")
+        notices.append(Doubt(f"{name} line 1: repeated or empty column names became {', '.join(renamed)}"))
     return unique, notices
 
 

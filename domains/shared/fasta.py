@@ -83,7 +83,8 @@ def _record(header: str, text: str, line: int) -> Record:
 def plain_lines(path: Path) -> list[str]:
     """The lines of a text file with any line ends, unpacked where it is gzip.
 
-    Raises DataError for a missing file and one that is no text.
+    Raises DataError for a missing file, one that is no text, and one that is no UTF-8: a guess could put wrong letters
+    into names that answers are found by.
     """
     if not path.is_file():
         siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -91,10 +92,20 @@ def plain_lines(path: Path) -> list[str]:
     raw = path.read_bytes()
     if raw.startswith(b"\x1f\x8b"):
         raw = unpacked(raw, path)
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = raw.decode("latin-1")
+    text = _decoded(raw, path)
     if "\0" in text:
         raise DataError(f"{path}: this is no text file. Sequences are plain text, or packed with gzip.")
     return re.sub(r"\r\n?", "\n", text).splitlines()
+
+
+def _decoded(raw: bytes, path: Path) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        if b"\0" in raw:
+            raise DataError(f"{path}: this is no text file. Sequences are plain text, or packed with gzip.") from None
+        raise DataError(
+            f"{path} line {line}: byte {raw[error.start]:#04x} is not UTF-8. Convert the file: iconv -f CP1252 -t UTF-8 "
+            f"{path.name} (CP1252 is what Western programs write most often)."
+        ) from None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Keys, Request
+from domains.contract import BadRow, Doubt, Keys, Request
 from domains.shared.frames import FrameTable, choose_column
 from domains.shared.targets import infer_task
 from trainers.errors import DataError
@@ -23,6 +23,8 @@ _OWNERS = (
 )
 _LIKELY_GROUP = re.compile(rf"({'|'.join(_OWNERS)})s?([ _.-]*(id|ids|no|nr|num|number|code|key|name))?", re.IGNORECASE)
 _FEWEST_A_GROUP = 2.0
+FEWEST_GROUPS = 10
+"""To be used without being named: fewer would leave parts of one or two groups, and no interval."""
 IMBALANCED_SHARE = 0.8
 """Of the rows: where one class has more, accuracy says little."""
 
@@ -55,11 +57,18 @@ def task_of_target(frame: pd.DataFrame, target: str | None, request: Request, *,
 
 
 def keep_split_columns(
-    columns: dict[str, Any], frame: pd.DataFrame, request: Request, *, where: str, target: str | None
+    columns: dict[str, Any],
+    frame: pd.DataFrame,
+    request: Request,
+    *,
+    where: str,
+    target: str | None,
+    uses_found: bool = True,
 ) -> list[str]:
     """Add to `columns` what a split may ask for: the group, the order, and "split" as train, valid and test.
 
-    Returns what to say of columns that look like groups and were not named.
+    uses_found: whether the data type keeps together what `found_group` finds; that column is kept too. Returns what to say
+    of columns that look like groups and were not named.
     """
     for name in (request.group, request.order):
         if name is not None and (request.facts is None or name in frame.columns):
@@ -68,7 +77,10 @@ def keep_split_columns(
         parts = frame["split"].astype(str).str.strip().str.lower()
         if parts.isin(list(PARTS)).all() and parts.nunique() > 1:
             columns["split"] = parts.map(PARTS)
-    return unnamed_groups(frame, request, besides=(target,))
+    found = found_group(frame, request, besides=(target,)) if uses_found else None
+    if found is not None:
+        columns.setdefault(found, frame[found])
+    return unnamed_groups(frame, request, besides=(target,), uses=uses_found)
 
 
 def id_texts(request: Request, names: Sequence[str]) -> set[str]:
@@ -80,26 +92,50 @@ def id_texts(request: Request, names: Sequence[str]) -> set[str]:
     return usual - {request.target, request.group, request.order, "", *(request.target or "").split(",")}
 
 
-def unnamed_groups(frame: pd.DataFrame, request: Request, *, besides: Sequence[str | None] = ()) -> list[str]:
+def unnamed_groups(
+    frame: pd.DataFrame, request: Request, *, besides: Sequence[str | None] = (), uses: bool = True
+) -> list[str]:
     """What to say of columns that look as if they named patients, speakers or the like while no --group was named.
 
-    besides: columns that have another role. Only told, not used: such a name may also be a topic ("subject").
+    besides: columns that have another role.   uses: whether the data type keeps together what `found_group` finds.
     """
-    if request.facts is not None or request.group is not None:
-        return []
-    taken = {request.target, request.id_column, request.order, *besides, *(request.target or "").split(",")}
+    used = found_group(frame, request, besides=besides) if uses else None
     said = []
+    for name, num in _likely_groups(frame, request, besides).items():
+        looks = f"column {name!r} looks like a group ({num:,} values in {len(frame):,} rows): "
+        if name == used:
+            said.append(f"{looks}rows of one stay on one side of the split. If it is none, say --split random")
+        else:
+            advice = f"which flatters the scores. Keep them together with --group {name}"
+            said.append(Doubt(f"{looks}rows of one may be on both sides of the split, {advice}"))
+    return said
+
+
+def found_group(frame: pd.DataFrame, request: Request, *, besides: Sequence[str | None] = ()) -> str | None:
+    """The column that is used as the group though nobody named it: of those that look like one, without gaps and with
+    `FEWEST_GROUPS` values at least, the one with the fewest (patients before their sessions). None where the user named
+    an order, or a column "split" says where rows go."""
+    if request.order is not None or "split" in (str(name).strip().lower() for name in frame.columns):
+        return None
+    likely = _likely_groups(frame, request, besides)
+    fit = {name: num for name, num in likely.items() if num >= FEWEST_GROUPS and not frame[name].isna().any()}
+    return min(fit, key=lambda name: fit[name], default=None)
+
+
+def _likely_groups(frame: pd.DataFrame, request: Request, besides: Sequence[str | None]) -> dict[str, int]:
+    """Columns with the name of a group whose values repeat, and their number of values; none where one was named."""
+    if request.facts is not None or request.group is not None:
+        return {}
+    taken = {request.target, request.id_column, request.order, *besides, *(request.target or "").split(",")}
+    found = {}
     for name in map(str, frame.columns):
         if name in taken or not _LIKELY_GROUP.fullmatch(name.strip()):
             continue
         values = frame[name].dropna().astype(str)
         num = values.nunique()
         if len(set(PARTS.values())) <= num <= len(values) / _FEWEST_A_GROUP:
-            said.append(
-                f"column {name!r} looks like a group ({num:,} values in {len(frame):,} rows): rows of one may be on both "
-                f"sides of the split, which flatters the scores. Keep them together with --group {name}"
-            )
-    return said
+            found[name] = num
+    return found
 
 
 def named_keys(table: FrameTable, request: Request, stratum: np.ndarray | None = None) -> Keys | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Facts, Request
+from domains.contract import BadRow, Doubt, Facts, Request
 from domains.shared.fasta import Record, header_values, is_fasta, read_fasta, short_ids
 from domains.shared.frames import choose_column, read_frame
 from trainers.errors import DataError
@@ -175,7 +175,10 @@ def _join_labels(raw: Raw, path: Path, request: Request, kind: Kind) -> None:
     joined = chosen.reindex([-1 if row is None else row for row in rows]).reset_index(drop=True)
     raw.frame = pd.concat([raw.frame, joined], axis=1)
     raw.comma, spare = reading.comma, len(labels) - len({row for row in rows if row is not None})
-    raw.notices += [*reading.notices, *([f"{path.name}: {spare:,} labels belong to no sequence"] if spare else [])]
+    raw.notices += [
+        *reading.notices,
+        *([Doubt(f"{path.name}: {spare:,} labels belong to no sequence")] if spare else []),
+    ]
     for i, row in enumerate(rows):
         if row is None:
             raw.bad.append(BadRow(i, raw.places[i], f"no label for id {raw.frame['id'].iloc[i]!r} in {path.name}"))
@@ -238,9 +241,9 @@ def settle_repeats(columns: dict[str, Any], target: str | None, task: str, same:
     num_rows, num_sequences = int(differ.sum()), rows.loc[differ, "sequence"].nunique()
     what = f"{num_rows:,} rows hold {counted(num_sequences, 'sequence')} with differing values of {target!r}"
     if task == "classification":
-        return [f"{what}: they stay together in one part, and cannot all be predicted right"]
+        return [Doubt(f"{what}: they stay together in one part, and cannot all be predicted right")]
     columns[target][differ[differ].index] = groups.transform("mean")[differ]
-    return [f"{what}: each carries the mean of its sequence"]
+    return [Doubt(f"{what}: each carries the mean of its sequence")]
 
 
 def counted(count: int, noun: str) -> str:

@@ -11,14 +11,16 @@ import numpy as np
 import pandas as pd
 
 from domains import baselines as rivals
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.metrics import classification_metrics, regression_metrics
 from domains.shared.cells import clean_texts
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
-from domains.shared.roles import PARTS, one_a_row, unnamed_groups
+from domains.shared.groupings import equal_rows
+from domains.shared.roles import PARTS, found_group, one_a_row, unnamed_groups
 from domains.shared.targets import bad_targets, class_names, infer_task, target_values
 from domains.tabular.baselines import linear
 from domains.tabular.columns import converted, described, gives_away, is_row_number, names_like, recognised
+from domains.tabular.suspects import looked_through
 from trainers.errors import DataError, did_you_mean
 
 ID_NAMES = ("id",)
@@ -69,9 +71,11 @@ def _read_first(data: Any, request: Request, where: str) -> Reading:
         "row_numbers": [name for name in names if name not in (target, id_column) and is_row_number(frame[name])],
     }
     table = FrameTable(pd.DataFrame({name: columns[name] for name in names}), _ids(frame, id_column), target, context)
-    notices += unnamed_groups(frame, request, besides=(target, id_column))
+    besides = (target, id_column)
+    notices += unnamed_groups(frame, request, besides=besides)
     said = (*reading.notices, *([notice] if notice else []), *notices, *_said_ids(request, id_column))
-    return Reading(table, task, target, tuple(one_a_row(bad)), said)
+    group = found_group(frame, request, besides=besides)
+    return Reading(table, task, target, tuple(one_a_row(bad)), said, group=group)
 
 
 def _read_again(data: Any, request: Request, where: str) -> Reading:
@@ -147,13 +151,13 @@ def _ids(frame: pd.DataFrame, id_column: str | None) -> np.ndarray:
 
 def _recognised_columns(reading: FrameReading, skip: Sequence[str | None]) -> tuple[dict[str, Any], list[str]]:
     columns: dict[str, Any] = {}
-    notices = []
+    notices: list[str] = []
     for name in map(str, reading.frame.columns):
         if name in skip:
             columns[name] = reading.frame[name]
             continue
         columns[name], notice = recognised(reading.frame[name], comma=reading.comma)
-        notices += [f"column {name!r}: {notice}"] if notice else []
+        notices += [Doubt(f"column {name!r}: {notice}")] if notice else []
     return columns, notices
 
 
@@ -213,8 +217,7 @@ def _repeated_rows(table: FrameTable, task: str, stratum: Any) -> Keys:
     """Rows that repeat exactly, target included, would answer themselves from the training part: keep them together."""
     rule = "stratified" if task == "classification" else "random"
     even = "class shares are kept even" if task == "classification" else "rows are independent as far as one can see"
-    frame = table.frame.drop(columns=[name for name in (table.context.get("id_column"),) if name in table.frame])
-    frame = frame.drop(columns=table.context.get("row_numbers", []))
+    frame = _without_names(table)
     repeated = frame.duplicated(keep=False).to_numpy()
     num_extra = int(frame[repeated].duplicated().sum())
     evidence = {"repeated_rows": num_extra}
@@ -229,6 +232,30 @@ def _repeated_rows(table: FrameTable, task: str, stratum: Any) -> Keys:
     elif num_extra:
         even += f"; {num_extra:,} rows repeat others exactly, too few to matter"
     return Keys(rule, even, stratum=stratum, evidence=evidence)  # type: ignore[arg-type]
+
+
+def profile(table: FrameTable, task: str, request: Request) -> Profile:
+    """Repeated rows, empty cells, and columns that are ids, constants, copies of the target or hidden groups."""
+    target = str(table.target_name)
+    features = _without_names(table).drop(columns=target, errors="ignore")
+    missing = {str(name): int(num) for name, num in features.isna().sum().items() if num}
+    suspicious = looked_through(features, table.target(), known=(request.group, request.order, *SPLIT_NAMES))
+    return Profile(int(features.duplicated().sum()), missing=missing, suspicious=suspicious)
+
+
+def likeness(table: FrameTable, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """Whether a row is equal to one of the others in every column that is a feature."""
+    named = [name for name in (table.target_name, request.group, request.order) if name in table.frame]
+    features = _without_names(table).drop(columns=named)
+    highest, position = equal_rows(pd.util.hash_pandas_object(features, index=False).to_numpy(), these, those)
+    return Likeness("1: a row with the same value in every column; nothing between is measured", 1.0, highest, position)
+
+
+def _without_names(table: FrameTable) -> pd.DataFrame:
+    frame = table.frame.drop(columns=[name for name in (table.context.get("id_column"),) if name in table.frame])
+    counting: list[str] = table.context.get("row_numbers", [])
+    kept: pd.DataFrame = frame.drop(columns=counting)
+    return kept
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:

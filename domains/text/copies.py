@@ -7,12 +7,14 @@ documents"). All pairs that share a run are compared exactly; runs that very man
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from domains.contract import Keys, Request
 from domains.shared.frames import FrameTable
+from domains.shared.groupings import equal_rows, joined
 from domains.shared.roles import named_keys
 from trainers.contract import JSON
 
@@ -44,9 +46,9 @@ def copy_keys(
 
     what, of: what the texts are, in words ("prompts", " of prompts").   given: why "split" says where rows go.
     """
-    if (named := named_keys(table, request, stratum)) is not None:
-        return named
     code = copy_groups(table.column(column).tolist(), near=not fast)
+    if (named := named_keys(table, request, stratum)) is not None:
+        return with_copies(named, code)
     if "split" in table.frame.columns and table.target_name != "split":
         return Keys("given", given, given=table.column("split").tolist(), group=code, stratum=stratum)
     how, evidence = search_of_copies(code, fast=fast)
@@ -55,6 +57,16 @@ def copy_keys(
         return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
     because = f"no two {what} are copies or near copies ({how})"
     return Keys("random" if stratum is None else "stratified", because, stratum=stratum, evidence=evidence)
+
+
+def with_copies(named: Keys, code: np.ndarray) -> Keys:
+    """The keys by a named column, where copies in two of its groups join them. code: what `copy_groups` returned."""
+    if named.group is None:
+        return named
+    group = joined([named.group, code])
+    num_joined = len(set(named.group)) - len(np.unique(group))
+    because = f"{named.because}; {num_joined:,} of its groups hold copies of others" if num_joined else named.because
+    return replace(named, group=group, because=because)
 
 
 def search_of_copies(code: np.ndarray, *, fast: bool) -> tuple[str, JSON]:
@@ -90,6 +102,28 @@ def near_pairs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         found.append(np.stack([these[kept], those[kept]]))
     these, those = np.concatenate(found, axis=1)
     return these, those
+
+
+def nearest(texts: np.ndarray, these: np.ndarray, those: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each text of `these` the highest Jaccard index of runs of words with one of `those` (1 for copies too short to
+    have any), and where that one stands among them (-1: nowhere)."""
+    plain = np.array([folded(text) for text in texts], dtype=object)
+    highest, position = equal_rows(plain, these, those)
+    if not len(these) or not len(those):
+        return highest, position
+    runs = _runs(plain.tolist())
+    sizes = np.diff(runs.indptr)
+    others = runs[those].T
+    for start in range(0, len(these), _AT_ONCE):
+        rows = these[start : start + _AT_ONCE]
+        shared = (runs[rows] @ others).tocoo()
+        shared.data = shared.data / (sizes[rows][shared.row] + sizes[those][shared.col] - shared.data)
+        best = np.asarray(shared.max(axis=1).todense()).reshape(-1)
+        place = np.asarray(shared.tocsr().argmax(axis=1)).reshape(-1)
+        better = best > highest[start : start + _AT_ONCE]
+        highest[start : start + _AT_ONCE][better] = best[better]
+        position[start : start + _AT_ONCE][better] = place[better]
+    return highest, position
 
 
 def _runs(texts: Sequence[str]) -> Any:

@@ -18,10 +18,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
+import numpy as np
+
+from domains.contract import Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.shared.frames import JSON_SUFFIXES, PARQUET_SUFFIXES, read_frame
+from domains.text.copies import NEAR, RUN, folded, nearest
+from trainers.errors import UsageError
 
 SHAPE_OF_TASK = {"ner": "tagged", "seq2seq": "parallel"}
+COLUMN_OF_SHAPE = {"labelled": "text", "tagged": "text", "pairs": "prompt", "parallel": "source"}
+"""The texts that a split keeps apart; running text has none."""
 PAIR_COLUMNS = (
     *("prompt", "completion", "response", "answer", "instruction", "output", "source", "target"),
     *("messages", "conversations"),
@@ -39,6 +45,25 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     """What the split needs."""
     found: Keys = _module(table.context["shape"]).keys(table, task, request, fast=fast)
     return found
+
+
+def profile(table: Any, task: str, request: Request) -> Profile:
+    """Lengths, and exact copies (case and white space aside)."""
+    column = COLUMN_OF_SHAPE.get(table.context["shape"])
+    if column is None:
+        return Profile(0, lengths={"bytes of a shard": table.num_bytes()})
+    texts = table.column(column)
+    lengths = {"words": texts.str.split().str.len().to_numpy(), "characters": texts.str.len().to_numpy()}
+    return Profile(int(texts.map(folded).duplicated().sum()), lengths=lengths)
+
+
+def likeness(table: Any, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """How many runs of words are shared. Raises UsageError for running text."""
+    column = COLUMN_OF_SHAPE.get(table.context["shape"])
+    if column is None:
+        raise UsageError("A corpus is split by place, and shards of running text are not compared with one another.")
+    highest, position = nearest(table.column(column).to_numpy(object), these, those)
+    return Likeness(f"Jaccard index of runs of {RUN} words", NEAR, highest, position)
 
 
 def describe(train: Any, task: str, request: Request) -> Facts:

@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 
 from domains.baselines import label_shares, trivial
-from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Metric, Reading, Request
 from domains.metrics import classification_metrics, label_set_metrics, regression_metrics
 from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names, rarest_labels, read_label_sets, target_columns
 from domains.shared.roles import (
     IMBALANCED_SHARE,
+    found_group,
     keep_split_columns,
     largest_share,
     named_or_only_target,
@@ -75,7 +76,8 @@ def read(data: Any, request: Request) -> Reading:
         *_repeats(columns, target),
         *groups,
     )
-    return Reading(table, task, target, tuple(one_a_row(bad)), notices)
+    group = found_group(raw.frame, request, besides=(target,))
+    return Reading(table, task, target, tuple(one_a_row(bad)), notices, group=group)
 
 
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
@@ -132,7 +134,7 @@ def _repeats(columns: dict[str, Any], target: str | None) -> Sequence[str]:
         return []
     frame = pd.DataFrame({"text": [folded(text) for text in columns["text"]], "target": columns[target]})
     differing = int((frame[frame["text"] != ""].groupby("text")["target"].nunique() > 1).sum())
-    return [f"{differing:,} texts occur more than once with another {target!r}"] if differing else []
+    return [Doubt(f"{differing:,} texts occur more than once with another {target!r}")] if differing else []
 
 
 def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[str]]:

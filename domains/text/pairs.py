@@ -18,7 +18,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
-from domains.shared.roles import id_texts, keep_split_columns, one_a_row
+from domains.shared.roles import found_group, id_texts, keep_split_columns, one_a_row
 from domains.text.answer_bytes import byte_rivals
 from domains.text.chats import as_text, bad_chat, last_answer, one_question, parsed
 from domains.text.copies import copy_keys
@@ -83,9 +83,9 @@ def read(data: Any, request: Request) -> Reading:
     table = FrameTable(pd.DataFrame(kept), np.array(ids, dtype=object), BYTES if wants_answers else None, schema)
     target = columns.chat or columns.answer
     task = request.facts.task if request.facts else "generation"
-    return Reading(
-        table, task, target if wants_answers else None, tuple(bad), (*reading.notices, _told(columns), *groups)
-    )
+    notices = (*reading.notices, _told(columns), *groups)
+    group = found_group(reading.frame, request)
+    return Reading(table, task, target if wants_answers else None, tuple(bad), notices, group=group)
 
 
 def num_bytes(answer: str) -> int:

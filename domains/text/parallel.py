@@ -15,7 +15,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
-from domains.shared.roles import id_texts, keep_split_columns, one_a_row
+from domains.shared.roles import found_group, id_texts, keep_split_columns, one_a_row
 from domains.text.copies import copy_keys
 from domains.text.overlap import overlap_metrics
 from domains.text.parallel_files import read_folder
@@ -49,7 +49,8 @@ def read(data: Any, request: Request) -> Reading:
     notices = (*reading.notices, *groups)
     if request.facts is None:
         notices = (*notices, f"source texts are read from {source!r}, target texts from {target!r}")
-    return Reading(table, "seq2seq", target, _bad(reading, columns, source, target), notices)
+    group = found_group(frame, request, besides=(target,))
+    return Reading(table, "seq2seq", target, _bad(reading, columns, source, target), notices, group=group)
 
 
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:

@@ -12,9 +12,10 @@ import numpy as np
 
 from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 from domains.shared.frames import FrameTable
+from domains.shared.groupings import joined
 from domains.shared.roles import named_keys
 from domains.text import conll
-from domains.text.copies import copy_groups, search_of_copies
+from domains.text.copies import copy_groups, search_of_copies, with_copies
 from domains.text.tag_baselines import all_outside, word_features
 from domains.text.tagged_readers import read_files, read_table
 from domains.text.tags import OUTSIDE, entities, entity_metrics, rarest_types, types_of
@@ -41,16 +42,16 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
     dev and test, or a column called "split", are used instead.
     """
     stratum = None if table.target_name is None else rarest_types(table.target())
-    if (named := named_keys(table, request, stratum)) is not None:
-        return named
     code = copy_groups(table.column("text").tolist(), near=not fast)
+    if (named := named_keys(table, request, stratum)) is not None:
+        return with_copies(named, code)
     if "split" in table.frame.columns:
         given = table.column("split").tolist()
         return Keys("given", str(table.context["parts"]), given=given, group=code, stratum=stratum)
     how, evidence = search_of_copies(code, fast=fast)
     because = f"copies and near copies of sentences stay together ({how})"
     if "document" in table.frame.columns:
-        code = _joined(code, table.column("document").to_numpy())
+        code = joined([code, table.column("document")])
         because = f"the sentences of a document stay together, and {because}"
     return Keys("grouped", because, group=code, stratum=stratum, evidence=evidence)
 
@@ -83,14 +84,3 @@ def metrics(facts: Facts) -> tuple[Metric, ...]:
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """No entity anywhere; then a linear model of each word's form and neighbours."""
     return all_outside(facts.classes), word_features(facts.classes)
-
-
-def _joined(code: np.ndarray, document: np.ndarray) -> np.ndarray:
-    """Groups in which rows of one code, and rows of one document, are together."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    num_codes, num_documents = int(code.max()) + 1, int(document.max()) + 1
-    size = num_codes + num_documents
-    links = coo_array((np.ones(len(code)), (code, num_codes + document)), shape=(size, size))
-    return np.asarray(connected_components(links, directed=False)[1][code])

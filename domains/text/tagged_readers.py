@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Facts, Reading, Request
 from domains.shared.frames import FrameTable, choose_column, read_frame
-from domains.shared.roles import id_texts, keep_split_columns
+from domains.shared.roles import found_group, id_texts, keep_split_columns
 from domains.text import conll
 from domains.text.tags import settled
 from trainers.contract import as_objects
@@ -90,10 +91,11 @@ def read_table(data: Any, request: Request) -> Reading:
     id_column = request.id_column or ("id" if "id" in frame.columns and frame["id"].is_unique else None)
     context = {"words": words_name, "tags": target or "", "id_column": id_column, "parts": said}
     ids = None if id_column not in frame.columns else frame[id_column].astype(str).tolist()
-    return _reading(
+    found = _reading(
         pd.DataFrame(columns), tags, target, request,
         places=reading.places, bad=bad, notices=notices, context=context, ids=ids,
     )  # fmt: skip
+    return replace(found, group=found_group(frame, request, besides=(target,)))
 
 
 def _words_of(
