@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from domains.contract import Doubt, Keys, Profile, Request, Split
+from domains.contract import Doubt, Keys, Profile, Reading, Request, Split
 from domains.splits import codes
 from trainers.contract import JSON
 from trainers.errors import DataError
@@ -20,18 +20,18 @@ CLASS_TASKS = ("classification", "multilabel", "ner")
 _MOST_SHOWN = 10
 
 
-def report_of(domain: Any, usable: Usable, task: str, request: Request, keys: Keys | None) -> JSON:
+def report_of(domain: Any, usable: Usable, reading: Reading, request: Request, keys: Keys | None) -> JSON:
     """Counts, classes, lengths, copies, groups, suspicious columns, and warnings in words.
 
-    keys: None where the split of another run is taken.
+    usable: the rows of `reading` that can be used.   keys: None where the split of another run is taken.
     """
-    table = usable.table
+    table, task = usable.table, reading.task
     profile: Profile = domain.profile(table, task, request)
     target = table.target()
     classes = class_counts(target) if task in CLASS_TASKS else None
     found = {
         "task": task,
-        "target": table.target_name,
+        "target": reading.target,
         "num_rows_read": usable.num_read,
         "num_rows_used": len(table),
         "bad_rows": usable.dropped,
@@ -55,7 +55,7 @@ def check_data(domain: Any, data: Any, request: Request, *, skip_bad: bool, fast
     usable = usable_rows(reading, data, skip_bad=True)
     request = replace(request, group=request.group or reading.group)
     keys = domain.keys(usable.table, reading.task, request, fast=fast)
-    found = report_of(domain, usable, reading.task, request, keys)
+    found = report_of(domain, usable, reading, request, keys)
     return {"schema_version": 1, "data": named(data), "ok": skip_bad or not reading.bad, **found}
 
 

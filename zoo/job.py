@@ -124,7 +124,7 @@ def gather(
     request = replace(request, group=request.group or reading.group)
     follows = hasattr(family, "follows")
     keys = None if follows else domain.keys(usable.table, reading.task, request, fast=fast)
-    report = report_of(domain, usable, reading.task, request, keys)
+    report = report_of(domain, usable, reading, request, keys)
     for line in (*report_lines(report), *_unsaid(report)):
         say(f"data: {line}")
     return Material(
