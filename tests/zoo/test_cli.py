@@ -56,8 +56,11 @@ def test_every_option_of_recommend_reaches_the_question(zoo: Any) -> None:
 
 def test_list_filters_by_type_and_status(zoo: Any) -> None:
     _, out, _ = zoo("list --type proteins --status ready")
-    expected = ["proteins/esm2-embed-head", "proteins/esm2-finetune", "proteins/kernel"]
-    assert [line.split()[0] for line in out.splitlines()] == expected
+    listed = [line.split()[0] for line in out.splitlines()]
+    assert {"proteins/esm2-embed-head", "proteins/esm2-finetune", "proteins/kernel"} <= set(listed)
+    _, out, _ = zoo("list --json")
+    every = [(entry["recipe"], entry["status"]) for entry in json.loads(out)["recipes"]]
+    assert listed == [name for name, status in every if name.startswith("proteins/") and status == "ready"]
 
 
 def test_list_and_show_know_every_recipe(zoo: Any) -> None:
