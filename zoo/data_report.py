@@ -27,7 +27,7 @@ def report_of(domain: Any, usable: Usable, reading: Reading, request: Request, k
     """
     table, task = usable.table, reading.task
     profile: Profile = domain.profile(table, task, request)
-    target = table.target()
+    target = np.empty(0, object) if reading.target is None else table.target()
     classes = class_counts(target) if task in CLASS_TASKS else None
     found = {
         "task": task,

@@ -119,7 +119,11 @@ def profile(table: FrameTable, task: str, request: Request) -> Profile:
     """Lengths and identical sequences."""
     sequences = table.column("sequence")
     lengths = {"residues": sequences.str.len().to_numpy()}
-    return Profile(int(sequences.duplicated().sum()), lengths=lengths, marks={"residues": (USUAL_LIMIT,)})
+    whole = [
+        name for name in ("sequence", "wild_type", "mutant") if name in table.frame.columns
+    ]  # of variants all three
+    num_copies = int(table.frame[whole].duplicated().sum())
+    return Profile(num_copies, lengths=lengths, marks={"residues": (USUAL_LIMIT,)})
 
 
 def likeness(table: FrameTable, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
