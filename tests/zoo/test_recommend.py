@@ -39,7 +39,7 @@ def test_every_row_of_the_table_answers_as_asked_on_both_sides_of_each_line(type
 def test_twenty_thousand_proteins_are_to_be_fine_tuned() -> None:
     answer = zoo.recommend("proteins", n=20_000)
     assert answer.recipe.name == "proteins/esm2-finetune"
-    assert answer.rule == "10,000 <= n < 100,000; task is classification or regression"
+    assert answer.rule == "10,000 <= n < 100,000; task is classification or regression or multilabel"
     assert (answer.next_threshold.at, answer.next_threshold.distance) == (100_000, 80_000)
     assert answer.next_command == "zoo train proteins/esm2-finetune --data FILE --target COLUMN"
 
@@ -121,10 +121,10 @@ def test_hours_of_audio_outweigh_the_number_of_clips() -> None:
 
 
 def test_a_planned_winner_is_named_with_the_nearest_ready_recipe_as_next_command() -> None:
-    answer = zoo.recommend("images", n=200_000)
-    assert answer.recipe.status == "planned"
-    assert answer.nearest_ready.name == "images/cnn-finetune"
-    assert answer.next_command.startswith("zoo train images/cnn-finetune ")
+    answer = zoo.recommend("medical", n=200_000, task="segmentation")
+    assert (answer.recipe.name, answer.recipe.status) == ("medical/swin-unetr", "planned")
+    assert answer.nearest_ready.name == "medical/nnunet"
+    assert answer.next_command.startswith("zoo train medical/nnunet ")
 
 
 def test_a_planned_winner_never_points_at_a_recipe_for_another_task() -> None:
