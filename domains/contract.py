@@ -81,6 +81,7 @@ class Reading:
     files: what was read beside the data itself because rows name it (the pictures of a table); a run that continues needs
     them unchanged.
     group: a column that looks as if it named groups (patients, speakers); nobody named one, so it is used as one.
+    few: what to bring where the rows are too few to be split.
     """
 
     table: Table
@@ -90,6 +91,7 @@ class Reading:
     notices: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     group: str | None = None
+    few: str = ""
 
 
 @dataclass(frozen=True)

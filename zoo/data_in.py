@@ -38,9 +38,9 @@ def usable_rows(reading: Reading, data: Any, *, skip_bad: bool) -> Usable:
     bad = {row.position for row in reading.bad}
     good = np.array([i for i in range(len(reading.table)) if i not in bad], dtype=np.int64)
     if len(good) < _FEWEST_ROWS:
-        raise DataError(
-            f"{named(data)}: {len(good)} usable rows of {len(reading.table)} are too few to train, validate and test on."
-        )
+        few = f" Here {reading.few}." if reading.few else ""
+        count = f"{len(good)} usable rows of {len(reading.table)}"
+        raise DataError(f"{named(data)}: {count} are too few to train, validate and test on.{few}")
     table = reading.table.take(good) if bad else reading.table
     _check_ids(table.ids)
     dropped = [{"place": row.place, "reason": row.reason} for row in reading.bad]

@@ -191,7 +191,8 @@ def _with_weights(network: str | None, weights: Weights) -> Backbone:
         if network is not None and network.split(".")[0] != named:
             raise UsageError(f"options.network={network}, but {weights.id} holds {named}. Leave options.network out.")
         pretrained = {**config, **config.get("pretrained_cfg", {})}
-        return Backbone(named, weights, pretrained, dict(config.get("model_args") or {}))
+        args = {name: value for name, value in (config.get("model_args") or {}).items() if name != "num_classes"}
+        return Backbone(named, weights, pretrained, args)
     if network is None:
         raise UsageError(f"options.weights={weights.id}: a file does not say its network. Set options.network too.")
     return Backbone(network, Weights(weights.id, weights.files[0], weights.revision), known_config(network))

@@ -80,11 +80,12 @@ class PictureTask:
         how["randaug"] = self.options.randaug
         views = np.stack([training_view(x, self.side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)])
         targets, share = np.array([target for _, target in examples]), 1.0
-        if self.options.mixup or self.options.cutmix:
+        if self.mixes:
             views, share = mixed(views, mixup=self.options.mixup, cutmix=self.options.cutmix, rng=rngs[0])
         counts = _blend(self.outcome.counts(targets), self.outcome.counts(targets[::-1]), share)
         pictures = torch.from_numpy(views).permute(0, 3, 1, 2)
-        return Batch((pictures, torch.from_numpy(targets), torch.tensor(share)), counts)
+        shares = (torch.tensor(share),) if self.mixes else ()
+        return Batch((pictures, torch.from_numpy(targets), *shares), counts)
 
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Cross entropy with smoothed labels, or the squared error of standardised numbers, summed over rows; of mixed
@@ -92,12 +93,12 @@ class PictureTask:
         if self.freezes_bn:
             for norm in batch_norms(model):
                 norm.eval()
-        pictures, targets, share = inputs
+        pictures, targets, *share = inputs
         answers, smoothing = model(normalised(pictures, self.config)), self.options.label_smoothing
         own = self.outcome.totals(answers, targets, label_smoothing=smoothing)
-        if not self.mixes:
+        if not share:
             return own
-        return _blend(own, self.outcome.totals(answers, targets.flip(0), label_smoothing=smoothing), share)
+        return _blend(own, self.outcome.totals(answers, targets.flip(0), label_smoothing=smoothing), share[0])
 
     def row_sizes(self, rows: Any) -> None:
         """All pictures cost the same."""

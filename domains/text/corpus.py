@@ -47,8 +47,6 @@ PACKED_SUFFIXES = (".gz", ".zip", ".bz2", ".xz", ".zst", ".tar", ".7z")
 BINARY_SHARE = 0.1
 """Share of zero bytes from which a file is called no text."""
 _BLOCK = 1 << 20
-FEWEST_SHARDS = 3
-"""One each of training, validation and test."""
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -67,12 +65,6 @@ def read(data: Any, request: Request) -> Reading:
     notices: list[str] = []
     table = whole_table(data, request, notices)
     named = [_named_part(source.name) for source in table.sources]
-    if request.facts is None and len(table) < FEWEST_SHARDS:
-        raise DataError(
-            f"{_name(data)}: {table.num_bytes().sum():,} bytes are too little text. Each of training, validation and test "
-            f"takes a shard, and a shard is {SMALLEST_SHARD:,} bytes at least: bring "
-            f"{FEWEST_SHARDS * SMALLEST_SHARD:,} or more."
-        )
     if request.facts is None and len(set(named)) > 1 and named_parts(table) is None:
         called = " and ".join(sorted(set(named) - {""}))
         notices.append(
@@ -82,7 +74,8 @@ def read(data: Any, request: Request) -> Reading:
     parts = part_of_each(table)
     held_out = table.take(np.flatnonzero(parts != "train"))
     table = replace(table, context={"shape": SHAPE, "held_out": _Hashes(held_out)})
-    return Reading(table, TASK, TARGET, (), tuple(notices))
+    few = f"a row is a shard of {SMALLEST_SHARD:,} bytes of text at least: bring {3 * SMALLEST_SHARD:,} bytes or more"
+    return Reading(table, TASK, TARGET, (), tuple(notices), few=few)
 
 
 def whole_table(data: Any, request: Request, notices: list[str]) -> CorpusTable:

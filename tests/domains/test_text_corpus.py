@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import zoo
 from domains.contract import Facts, Request
 from domains.splits import make_split
 from domains.text import byte_models, corpus, shards
@@ -216,3 +217,9 @@ def test_a_target_or_a_group_means_nothing_here(book):
         read(book, Request(task="generation", target="nonsense"))
     with pytest.raises(UsageError, match="--group"):
         read(book, Request(task="generation", group="x"))
+
+
+def test_too_little_text_says_how_much_is_enough(tmp_path):
+    (tmp_path / "small.txt").write_text("One line.\n")
+    with pytest.raises(DataError, match=r"1 usable rows of 1 are too few .* bring 12,288 bytes or more"):
+        zoo.train("text/gpt-pretrain", tmp_path / "small.txt", out=tmp_path / "run")
