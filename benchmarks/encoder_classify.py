@@ -33,9 +33,9 @@ from trainer_peer import Silence, cpu_spent, peer_arguments
 
 from domains.contract import Request
 from domains.metrics import classification_metrics, interval, point
+from domains.shared.pooled import mean_state
 from domains.splits import make_split
 from domains.text import data, encoder
-from domains.text.encoder import mean_state
 from domains.text.encoder_weights import find, without_pooler
 from trainers.checkpoint import Snapshots
 from trainers.contract import Machine, Plan

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from domains.baselines import trivial
 from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
@@ -23,7 +21,7 @@ from domains.genomics.bases import cleaned, looks_like_dna, one_strand
 from domains.genomics.fastq import is_fastq, read_fastq
 from domains.metrics import classification_metrics, regression_metrics
 from domains.shared.frames import FrameTable
-from domains.shared.groupings import equal_rows, highest_of
+from domains.shared.groupings import equal_rows, highest_of, joined
 from domains.shared.roles import (
     IMBALANCED_SHARE,
     keep_split_columns,
@@ -35,7 +33,6 @@ from domains.shared.roles import (
 )
 from domains.shared.sequences import Kind, Raw, counted, read_raw, repeated_ids, row_ids, settle_repeats
 from domains.shared.targets import bad_targets, class_names, target_values
-from domains.splits import codes
 from trainers.errors import DataError, UsageError
 
 KIND = Kind(
@@ -126,12 +123,8 @@ def _with_overlaps(keys: Keys, cluster: np.ndarray) -> Keys:
     """The keys with overlapping intervals of a genome in one group."""
     if keys.group is None:
         return keys
-    group = codes(keys.group)
-    edges = coo_array((np.ones(len(group)), (group, group.max() + 1 + codes(cluster))))
-    size = max(edges.shape)
-    _, joined = connected_components(coo_array((edges.data, edges.coords), (size, size)), directed=False)
     because = f"{keys.because}; so do overlapping intervals (whole chromosomes: --group chrom)"
-    return replace(keys, group=joined[group], because=because)
+    return replace(keys, group=joined([keys.group, cluster]), because=because)
 
 
 def profile(table: FrameTable, task: str, request: Request) -> Profile:

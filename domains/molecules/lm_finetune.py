@@ -23,11 +23,11 @@ from domains.shared.encoders import (
     config_of,
     empty_encoder,
     encoder_of,
-    encoder_roles,
     most_tokens,
     num_parameters,
     tokenizer_of,
 )
+from domains.shared.pooled import PooledEncoder, pooled_roles
 from domains.shared.tokens import TextTokenizer
 from domains.shared.weights import (
     RANDOM_HEAD_SIZE,
@@ -173,26 +173,6 @@ def _task(plan: Plan, fitted: JSON, pretrained: bool, say: Callable[[str], None]
     return SmilesTask(network, outcome, TextTokenizer.from_json(fitted), options, say)
 
 
-class PooledEncoder(nn.Module):
-    """Encoder, one state a molecule, dropout, linear head: (B, L) token numbers -> (B, outputs)."""
-
-    def __init__(self, encoder: nn.Module, width: int, num_outputs: int, options: Options) -> None:
-        super().__init__()
-        self.encoder, self.dropout, self.head = encoder, nn.Dropout(options.dropout), nn.Linear(width, num_outputs)
-        self.is_mean = options.pooling == "mean"
-
-    def forward(self, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:
-        """See the class. is_token: False at padding."""
-        states_BLD = self.encoder(input_ids=numbers_BL, attention_mask=is_token_BL.long()).last_hidden_state
-        # Under autocast the mean must not fall back to 8 bits of precision.
-        with torch.autocast(states_BLD.device.type, enabled=False):
-            weights_BL = is_token_BL.float() / is_token_BL.sum(dim=1, keepdim=True).clamp(min=1)
-            mean_BD = torch.einsum("bld,bl->bd", states_BLD.float(), weights_BL)
-            pooled_BD = mean_BD if self.is_mean else states_BLD[:, 0].float()
-        out: Tensor = self.head(self.dropout(pooled_BD))
-        return out
-
-
 class SmilesTask:
     """Meets `contract.Task`. An example is (canonical SMILES, encoded target); it is written anew when it is drawn."""
 
@@ -206,9 +186,7 @@ class SmilesTask:
 
     def roles(self) -> Mapping[str, Role]:
         """Those of the encoder; the head is deepest."""
-        found = encoder_roles(self.model.get_submodule("encoder"), prefix="encoder.")
-        depth = 1 + max(role.depth for role in found.values())
-        return {**found, "head.weight": Role("head", depth), "head.bias": Role("head", depth)}
+        return pooled_roles(self.model)
 
     def examples(self, train: Any, folder: Path) -> Sequence[tuple[str, Any]]:
         """SMILES with targets; says how many are cropped."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from domains.contract import Baseline, Facts
+from domains.shared.pooled import PooledEncoder
 from domains.shared.tokens import TextTokenizer, of_words
 from domains.shared.weights import random_shape
 from domains.text import encoder
@@ -207,7 +208,7 @@ def _task(plan: Plan, fitted: JSON, pretrained: bool, say: Callable[[str], None]
     options, student = Options.model_validate(plan.options), encoder.Options.model_validate(fitted["student"])
     config, outcome = fitted["config"], Outcome.from_json(fitted["outcome"])
     network = student_encoder(options, config, pretrained=pretrained)
-    model = encoder.PooledEncoder(network, config["hidden_size"], outcome.width, student)
+    model = PooledEncoder(network, config["hidden_size"], outcome.width, student)
     if pretrained and not options.weights:
         take_layers(model, options, Teacher.of(options.teacher))
     inner = encoder.TextTask(model, outcome, TextTokenizer.from_json(fitted), student.max_tokens, say)

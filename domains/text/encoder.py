@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from domains.contract import Facts
+from domains.shared.pooled import PooledEncoder, pooled_roles
 from domains.shared.tokens import TextTokenizer, of_words
 from domains.shared.weights import random_shape
 from domains.text import encoder_weights as encoders
@@ -100,29 +101,6 @@ def _task(plan: Plan, fitted: JSON, pretrained: bool, say: Callable[[str], None]
     return TextTask(network, outcome, TextTokenizer.from_json(fitted), options.max_tokens, say)
 
 
-class PooledEncoder(nn.Module):
-    """Encoder, one state a text, dropout, linear head: (B, L) token numbers -> (B, outputs)."""
-
-    def __init__(self, encoder: nn.Module, width: int, num_outputs: int, options: Options) -> None:
-        super().__init__()
-        self.encoder, self.dropout, self.head = encoder, nn.Dropout(options.dropout), nn.Linear(width, num_outputs)
-        self.is_mean = options.pooling == "mean"
-
-    def forward(self, numbers_BL: Tensor, is_token_BL: Tensor) -> Tensor:
-        states_BLD = self.encoder(input_ids=numbers_BL, attention_mask=is_token_BL.long()).last_hidden_state
-        # Under autocast the mean must not fall back to 8 bits of precision.
-        with torch.autocast(states_BLD.device.type, enabled=False):
-            pooled_BD = mean_state(states_BLD, is_token_BL) if self.is_mean else states_BLD[:, 0].float()
-        out: Tensor = self.head(self.dropout(pooled_BD))
-        return out
-
-
-def mean_state(states_BLD: Tensor, is_token_BL: Tensor) -> Tensor:
-    """Mean state (B, D) over tokens in float32; padding would make it depend on the batch."""
-    weights_BL = is_token_BL.float() / is_token_BL.sum(dim=1, keepdim=True).clamp(min=1)
-    return torch.einsum("bld,bl->bd", states_BLD.float(), weights_BL)
-
-
 class TextTask:
     """Meets `contract.Task`: one label or number a text. An example is (token numbers, encoded target)."""
 
@@ -141,9 +119,7 @@ class TextTask:
         self.known: dict[str, np.ndarray] = {}
 
     def roles(self) -> Mapping[str, Role]:
-        found = encoders.encoder_roles(self.model.get_submodule("encoder"), prefix="encoder.")
-        depth = 1 + max(role.depth for role in found.values())
-        return {**found, "head.weight": Role("head", depth), "head.bias": Role("head", depth)}
+        return pooled_roles(self.model)
 
     def examples(self, train: Any, folder: Path) -> Sequence[tuple[np.ndarray, Any]]:
         encoded = self.tokenizer.encode(list(train.column("text")), self.max_tokens)

@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from domains.contract import Facts
+from domains.shared.pooled import mean_state
 from domains.shared.tokens import TextTokenizer, of_folder, of_pieces
 from domains.shared.weights import config_json, kept_config, quiet_transformers, random_shape, weights_facts
 from domains.text import causal, mamba
 from domains.text import causal_weights as languages
-from domains.text.encoder import TextTask, mean_state
+from domains.text.encoder import TextTask
 from domains.text.estimates import BYTES_PER_PARAMETER, CHARACTERS_PER_TOKEN, num_tokens
 from trainers.contract import JSON, Learner, Machine, Plan
 from trainers.errors import DataError
