@@ -3,10 +3,19 @@
 import pytest
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Group for `--dist loadgroup`: what a fixture made once is then made in one process only."""
-    for item in items:
-        case = getattr(item, "callspec", None)
-        recipe = case.params.get("tried") or case.params.get("recipe") if case and "contract" in item.nodeid else None
-        item.add_marker(pytest.mark.xdist_group(str(recipe or item.path)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Share tests out by group: what a fixture made once is then made in one process only."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
+
+
+def group_of(nodeid):
+    """The recipe in the brackets for the batteries of `tests/contract`, else the file."""
+    path, _, case = nodeid.partition("::")
+    return case.partition("[")[2].rstrip("]") if "contract" in path and "[" in case else path
