@@ -1,4 +1,5 @@
-"""HIV (41,127 molecules), named split scaffold-largest-first: forests, boosted trees and their mean, seed by seed.
+"""HIV (41,127 molecules), named split scaffold-largest-first: random forests, extremely randomised and boosted trees, and
+their mean, seed by seed.
 
     python benchmarks/molecules_hiv.py hiv.csv 10      # how many seeds
 
@@ -22,7 +23,7 @@ from sklearn.metrics import roc_auc_score
 
 from domains.contract import Facts, Request
 from domains.molecules.data import metrics
-from domains.molecules.fingerprint_trees import FingerprintTrees, Options
+from domains.molecules.fingerprint_trees import KINDS, FingerprintTrees, Options
 from domains.molecules.fingerprints import feature_matrix
 from zoo.job import Job, prepare
 from zoo.plan import Wishes
@@ -64,7 +65,7 @@ def main() -> None:
 
 
 def member_answers(job: Job, learner: FingerprintTrees, part: str) -> dict[str, np.ndarray]:
-    """(rows,) probability of the second class by each member, "forest.0.SEED" and "boosting.0.SEED"."""
+    """(rows,) probability of the second class by each member, "KIND.0.SEED"."""
     options = Options.model_validate(job.plan.options)
     smiles = job.part(part).column("smiles").tolist()
     matrix = feature_matrix(
@@ -75,10 +76,10 @@ def member_answers(job: Job, learner: FingerprintTrees, part: str) -> dict[str, 
 
 def show(answers: dict[str, dict[str, np.ndarray]], truth: dict[str, np.ndarray], num_seeds: int) -> None:
     """A line a seed, and the summary."""
-    found: dict[str, list[dict[str, float]]] = {"forest": [], "boosting": [], "blend": []}
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in (*KINDS, "blend")}
     for seed in range(num_seeds):
         for kind, lines in found.items():
-            parts = ("forest", "boosting") if kind == "blend" else (kind,)
+            parts = KINDS if kind == "blend" else (kind,)
             lines.append(
                 {part: auc(truth[part], [by[f"{each}.0.{seed}"] for each in parts]) for part, by in answers.items()}
             )

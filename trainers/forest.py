@@ -1,5 +1,5 @@
 """Random forests as plain arrays: grown by scikit-learn, kept as safetensors, and answered from without scikit-learn's own
-format (a pickle).
+format (a pickle). Extremely randomised trees are forests, too.
 
 Source: Breiman 2001, Machine Learning 45:5.
 """
@@ -63,14 +63,24 @@ class Forest:
 
 
 def grow(
-    matrix: np.ndarray, target: np.ndarray, *, is_class: bool, num_trees: int, seed: int, **options: Any
+    matrix: np.ndarray,
+    target: np.ndarray,
+    *,
+    is_class: bool,
+    num_trees: int,
+    seed: int,
+    extremely: bool = False,
+    **options: Any,
 ) -> Forest:
-    """A forest for these rows. matrix: (rows, features) float32, finite.   target: whole numbers 0.. of classes (is_class:
-    all of 0..max occur), or numbers.   options: scikit-learn's (max_features, min_samples_leaf, n_jobs ...)."""
-    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+    """A random forest for these rows, or extremely randomised trees: grown on all rows, with one threshold drawn at random
+    for each tried feature (Geurts et al. 2006, Machine Learning 63:3).
 
-    kind = RandomForestClassifier if is_class else RandomForestRegressor
-    grown = kind(num_trees, random_state=seed, **options).fit(matrix, target)
+    matrix: (rows, features) float32, finite.   target: whole numbers 0.. of classes (is_class: all of 0..max occur), or
+    numbers.   options: scikit-learn's (max_features, min_samples_leaf, n_jobs ...)."""
+    from sklearn import ensemble
+
+    kind = ("ExtraTrees" if extremely else "RandomForest") + ("Classifier" if is_class else "Regressor")
+    grown = getattr(ensemble, kind)(num_trees, random_state=seed, **options).fit(matrix, target)
     return _joined([tree.tree_ for tree in grown.estimators_], is_class)
 
 

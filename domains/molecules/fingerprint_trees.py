@@ -1,4 +1,5 @@
-"""The family `molecules/fingerprint-trees`: fingerprints and descriptors with random forests, boosted trees, or both.
+"""The family `molecules/fingerprint-trees`: fingerprints and descriptors with random forests, extremely randomised trees,
+boosted trees, or their mean.
 
 The strong rival of graph networks on small and noisy sets: Jiang et al. 2021, J Cheminform 13:12; Deng et al. 2023, Nature
 Communications 14:6395. Each of several targets has models of its own, on the rows where it is known.
@@ -10,6 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +34,8 @@ from trainers.contract import JSON, Learner, Machine, Plan, Predictions, Watch, 
 from trainers.errors import DataError, InterruptedByUser, MissingError, StoppedError
 from trainers.settings import Trees
 
+Kind = Literal["forest", "extra", "boosting"]
+KINDS: tuple[Kind, ...] = ("forest", "extra", "boosting")
 FORESTS, CHOICE = "forests.safetensors", "choice.json"
 BASE_BYTES = 400 << 20
 BYTES_A_CELL = 4
@@ -49,8 +53,9 @@ class Options(BaseModel):
     features: tuple[Features, ...] = Field(("ecfp", "descriptors"), min_length=1, description="blocks side by side")
     radius: int = Field(2, ge=0, le=6, description="bonds around an atom, in ecfp and fcfp: 2 is ECFP4")
     num_bits: int = Field(1024, ge=16, description="of each hashed fingerprint")
-    model: Literal["forest", "boosting", "blend", "auto"] = Field(
-        "auto", description="blend: the mean of both; auto: of the three the one that validates best"
+    model: Kind | Literal["blend", "auto"] = Field(
+        "auto",
+        description="extra: extremely randomised trees; blend: the mean of all three; auto: the mean that validates best",
     )
     seeds: int = Field(1, ge=1, description="models of each kind, whose answers are averaged")
     num_trees: int = Field(500, ge=1, description="of a forest")
@@ -61,7 +66,7 @@ class Options(BaseModel):
 
 def plan(facts: Facts, options: Options, settings: Trees, machine: Machine) -> JSON:
     """Memory and notes; MissingError without XGBoost where it is asked for."""
-    if options.model != "forest" and find_spec("xgboost") is None:
+    if options.model not in ("forest", "extra") and find_spec("xgboost") is None:
         raise MissingError("xgboost is not installed. Install it with: pip install 'domain-model-zoo[molecules]'")
     num_features = sum(widths(options.features, options.num_bits))
     return {
@@ -110,7 +115,7 @@ class FingerprintTrees:
         x, targets = self._matrix(train), self._targets(train)
         held = (self._matrix(valid), self._targets(valid)) if len(valid) else None
         watch.log(kind="features", rows=len(x), columns=x.shape[1], seconds=round(time.monotonic() - began, 3))
-        asked = {"forest": ("forest",), "boosting": ("boosting",)}.get(self.options.model, ("forest", "boosting"))
+        asked = tuple(kind for kind in KINDS if self.options.model in (kind, "blend", "auto"))
         rounds = 0
         for number, column in enumerate(targets):
             known = np.isfinite(column)
@@ -130,13 +135,16 @@ class FingerprintTrees:
         return {"num_steps": rounds, "chosen": list(self.kinds), "seconds_train": round(seconds, 3)}
 
     def _best(self, valid: Any, watch: Watch) -> tuple[str, ...]:
+        """The kinds whose mean validates best; of equal ones the most."""
         sign = 1 if watch.higher_is_better else -1
+        matrix = self._matrix(valid)
+        answers = {kind: self._answers(kind, matrix) for kind in KINDS}
         scores: dict[tuple[str, ...], float] = {}
-        for kinds in (("forest",), ("boosting",), ("forest", "boosting")):
-            self.kinds = kinds
-            score = watch.score(valid, self.predict(valid.without_target()))
-            scores[kinds] = -np.inf if score is None else sign * score
-            watch.log(kind="choice", model="+".join(kinds), score=score)
+        for size in range(1, len(KINDS) + 1):
+            for kinds in combinations(KINDS, size):
+                score = watch.score(valid, self._together([answers[kind] for kind in kinds]))
+                scores[kinds] = -np.inf if score is None else sign * score
+                watch.log(kind="choice", model="+".join(kinds), score=score)
         return max(scores, key=lambda kinds: (scores[kinds], len(kinds)))
 
     def _forget(self) -> None:
@@ -179,8 +187,9 @@ class FingerprintTrees:
     def _grow(self, kind: str, number: int, seed: int, side: Column, watch: Watch) -> int:
         """Add one member; how many trees it took."""
         name, own = f"{kind}.{number}.{seed}", self.plan.seed + seed
-        if kind == "forest":
-            self.members[name] = forest_member(side, self.options, seed=own, cores=self.plan.machine.cores)
+        if kind != "boosting":
+            cores, extremely = self.plan.machine.cores, kind == "extra"
+            self.members[name] = forest_member(side, self.options, extremely=extremely, seed=own, cores=cores)
             return self.options.num_trees
         self.members[name], num_rounds = boosted_member(side, self.plan, seed=own, watch=watch)
         return num_rounds
@@ -188,7 +197,11 @@ class FingerprintTrees:
     def predict(self, rows: Any) -> Predictions:
         """The mean over seeds within a kind, then over kinds."""
         matrix = self._matrix(rows)
-        answers = [self._answer(number, matrix) for number in range(self._num_targets)]
+        return self._together([self._answers(kind, matrix) for kind in self.kinds])
+
+    def _together(self, kinds: list[list[np.ndarray]]) -> Predictions:
+        """Answers from those of kinds, each with (rows, outputs) a target."""
+        answers = [np.mean(of_target, axis=0) for of_target in zip(*kinds, strict=True)]
         if self.facts.task == "classification":
             return Predictions.of_labels(answers[0], self.facts.classes)
         columns = np.column_stack([answer[:, -1] for answer in answers])
@@ -204,11 +217,14 @@ class FingerprintTrees:
             self.facts.task, 1
         )
 
-    def _answer(self, number: int, matrix: np.ndarray) -> np.ndarray:
-        if number in self.constant:
-            return np.full((len(matrix), 1), self.constant[number])
-        kinds = [[each.answers(matrix) for each in self._of(kind, number)] for kind in self.kinds]
-        return np.asarray(np.mean([np.mean(answers, axis=0) for answers in kinds], axis=0))
+    def _answers(self, kind: str, matrix: np.ndarray) -> list[np.ndarray]:
+        """(rows, outputs) a target: the mean over the seeds of one kind."""
+        return [
+            np.full((len(matrix), 1), self.constant[number])
+            if number in self.constant
+            else np.asarray(np.mean([each.answers(matrix) for each in self._of(kind, number)], axis=0))
+            for number in range(self._num_targets)
+        ]
 
     def _of(self, kind: str, number: int) -> Iterator[Member]:
         return (each for name, each in self.members.items() if name.startswith(f"{kind}.{number}."))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from domains.contract import Facts
 from domains.molecules.fingerprints import descriptor_names
 from domains.molecules.graphs import Shelf
-from domains.molecules.networks import Architecture, GraphNetwork
+from domains.molecules.networks import Architecture, Ensemble, GraphNetwork
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, Outcome, fit_outcome
@@ -28,6 +29,8 @@ BONDS_PER_ATOM = 2.2
 """Directed bonds; molecules have about as many bonds as atoms, and some rings."""
 MOST_DEVIATIONS = 5.0
 """Standardised descriptors are cut there: one odd molecule must not rule."""
+MEMBER = re.compile(r"^members\.\d+\.")
+"""What the names of the tensors of an ensemble begin with."""
 TINY: JSON = {
     "options": {"width": 32, "depth": 3, "hidden": 32, "dropout": 0.0},
     "train": {"epochs": 20, "batch_size": 16, "lr": 5e-3, "precision": "fp32", "compile": "off"},
@@ -47,6 +50,7 @@ class Options(BaseModel):
     dropout: float = Field(0.0, ge=0, lt=1)
     pooling: Literal["mean", "sum", "norm"] = Field("norm", description="over atoms; norm: sum over a typical size")
     descriptors: bool = Field(False, description="join RDKit's descriptors (about 10 ms a molecule, once)")
+    ensemble: int = Field(1, ge=1, description="networks side by side, whose answers are averaged")
     class_weights: ClassWeights = "none"
 
 
@@ -55,14 +59,14 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     with torch.device("meta"):
         network = _network(options, num_outputs(facts))
     notes = [f"{len(descriptor_names())} RDKit descriptors are joined"] if options.descriptors else []
-    return {**estimates(facts, settings, network, architecture(options)), "notes": notes}
+    return {**estimates(facts, settings, network, architecture(options), options.ensemble), "notes": notes}
 
 
-def estimates(facts: Facts, settings: Gradient, network: nn.Module, shape: Architecture) -> JSON:
-    """Steps, parameters and memory of training a network of this shape."""
+def estimates(facts: Facts, settings: Gradient, network: nn.Module, shape: Architecture, num_members: int = 1) -> JSON:
+    """Steps, parameters and memory of training a network, or several, of this shape."""
     num_parameters = sum(parameter.numel() for parameter in network.parameters())
     rows = settings.micro_batch_size or settings.batch_size
-    floats = facts.sizes["median_atoms"] * rows * shape.width * shape.depth * 6 * (1 + BONDS_PER_ATOM)
+    floats = num_members * facts.sizes["median_atoms"] * rows * shape.width * shape.depth * 6 * (1 + BONDS_PER_ATOM)
     steps = settings.planned_steps(facts.num_rows)
     return {
         "num_parameters": num_parameters,
@@ -92,13 +96,15 @@ def num_outputs(facts: Facts) -> int:
     return len(facts.classes) or max(1, len(facts.schema["targets"]))
 
 
-def _network(options: Options, num_outputs: int) -> GraphNetwork:
-    return GraphNetwork(architecture(options), num_outputs, len(descriptor_names()) if options.descriptors else 0)
+def _network(options: Options, num_outputs: int) -> nn.Module:
+    shape, num_descriptors = architecture(options), len(descriptor_names()) if options.descriptors else 0
+    members = [GraphNetwork(shape, num_outputs, num_descriptors) for _ in range(options.ensemble)]
+    return Ensemble(members) if len(members) > 1 else members[0]
 
 
 def architecture(options: Options) -> Architecture:
     """The shape of the network that these options name."""
-    return Architecture(**options.model_dump(exclude={"descriptors", "class_weights"}))
+    return Architecture(**options.model_dump(exclude={"descriptors", "ensemble", "class_weights"}))
 
 
 def _statistics(plan: Plan, train: Any, shelf: Shelf) -> JSON:
@@ -200,6 +206,7 @@ class GraphTask:
 
 
 def _role(name: str, parameter: Tensor) -> Role:
+    name = MEMBER.sub("", name)
     if name.startswith("head."):
         return Role("head", 3)
     if ".table." in name:

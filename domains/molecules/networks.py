@@ -66,6 +66,12 @@ def summed(values_ND: Tensor, place_N: Tensor, num: int) -> Tensor:
     return zeros.index_add(0, place_N, values_ND.float())
 
 
+def without_reverse(arriving_ED: Tensor, state_ED: Tensor) -> Tensor:
+    """(E, D): what arrives where each bond starts, less the bond's own reverse."""
+    pairs = (-1, 2, state_ED.shape[1])
+    return (arriving_ED.view(pairs) - state_ED.view(pairs).flip(1)).view_as(state_ED)
+
+
 class DirectedMessages(nn.Module):
     """D-MPNN: each directed bond gathers from the bonds that end where it starts, except its own reverse.
 
@@ -84,12 +90,14 @@ class DirectedMessages(nn.Module):
         """(A, D) states of atoms."""
         start_E, end_E = edges_2E
         num_atoms = len(atoms_AK)
-        first_ED = self.atoms(atoms_AK)[start_E] + self.bonds(bonds_EK)
+        # index_select: its gradient adds rows, where that of indexing looks each element up.
+        first_ED = self.atoms(atoms_AK).index_select(0, start_E) + self.bonds(bonds_EK)
         state_ED = first_ED.relu()
         for _ in range(1, self.depth):
-            arriving_AD = summed(state_ED, end_E, num_atoms)
-            reverse_ED = state_ED.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
-            state_ED = self.dropout((first_ED + self.update(arriving_AD[start_E] - reverse_ED)).relu())
+            gathered_ED = without_reverse(summed(state_ED, end_E, num_atoms).index_select(0, start_E), state_ED)
+            # The sum and the product in one pass.
+            sum_ED = torch.addmm(first_ED, gathered_ED, self.update.weight.t())
+            state_ED = self.dropout(sum_ED.relu_())
         arriving_AD = summed(state_ED, end_E, num_atoms)
         out_AD: Tensor = self.dropout((self.atoms_out(atoms_AK) + self.out(arriving_AD)).relu())
         return out_AD
@@ -147,12 +155,12 @@ class ChempropMessages(nn.Module):
         bonds_EF = self.bonds(bonds_EC)
         # One product an atom instead of one a bond: an atom has about 2.2 directed bonds.
         of_atom, of_bond = torch.split(self.W_i.weight, [atoms_AF.shape[1], bonds_EF.shape[1]], dim=1)
-        first_ED = functional.linear(atoms_AF, of_atom)[start_E] + functional.linear(bonds_EF, of_bond, self.W_i.bias)
+        first_ED = functional.linear(atoms_AF, of_atom).index_select(0, start_E)
+        first_ED = first_ED + functional.linear(bonds_EF, of_bond, self.W_i.bias)
         state_ED = self.activation(first_ED)
         for _ in range(1, self.depth):
-            arriving_AD = summed(state_ED, end_E, len(atoms_AF))
-            reverse_ED = state_ED.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
-            state_ED = self.dropout(self.activation(first_ED + self.W_h(arriving_AD[start_E] - reverse_ED)))
+            gathered_ED = without_reverse(summed(state_ED, end_E, len(atoms_AF)).index_select(0, start_E), state_ED)
+            state_ED = self.dropout(self.activation(first_ED + self.W_h(gathered_ED)))
         arriving_AD = summed(state_ED, end_E, len(atoms_AF))
         out_AD: Tensor = self.dropout(self.activation(self.W_o(torch.cat([atoms_AF, arriving_AD], dim=1))))
         return out_AD
@@ -204,6 +212,21 @@ class GraphNetwork(nn.Module):
                 pooled_MD = pooled_MD / self.typical_atoms
         out: Tensor = self.head(self.hidden(torch.cat([self.norm(pooled_MD), more_MF], dim=1)))
         return out
+
+
+class Ensemble(nn.Module):
+    """Networks of one shape, drawn apart, on the same graphs: (M, members, outputs).
+
+    Lakshminarayanan et al. 2017, arXiv 1612.01474, section 2.4: random starts and orders are enough to make members differ.
+    """
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, *graph: Tensor) -> Tensor:
+        """See the class."""
+        return torch.stack([member(*graph) for member in self.members], dim=1)
 
 
 ACTIVATIONS: dict[str, Any] = {

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ ADMET, CHEMELEON = "admet-ai", "chemeleon"
 ADMET_KINDS, ADMET_MODELS = ("classification", "regression"), 5
 CHEMELEON_URL = "https://zenodo.org/records/15460715/files/chemeleon_mp.pt"
 CHEMPROP_FILES = ("*.pt", "*.ckpt")
+OTHERS = re.compile(r"members\.[1-9]")
 GRAPH_FAMILIES = ("domains.molecules.gnn_scratch", "domains.molecules.gnn_finetune")
 
 
@@ -140,7 +142,9 @@ def _of_run(folder: Path) -> Source:
             "molecules/gnn-scratch or molecules/gnn-finetune."
         )
     fitted: dict[str, Any] = json.loads((folder / "model" / STATISTICS).read_text(encoding="utf-8"))
-    tensors = read_tensors(folder / "model" / WEIGHTS)
+    # Of an ensemble its first network.
+    found = read_tensors(folder / "model" / WEIGHTS)
+    tensors = {name.removeprefix("members.0."): value for name, value in found.items() if not OTHERS.match(name)}
     shape = Architecture(**fitted["architecture"])
     if "descriptors" in fitted:  # the first hidden layer read descriptors, which are scaled anew for each set
         tensors = {name: value for name, value in tensors.items() if not name.startswith("hidden.")}

@@ -74,15 +74,21 @@ class Column:
         return None if self.num_classes else (float(self.y.mean()), float(self.y.std()) or 1.0)
 
 
-def forest_member(column: Column, options: Any, *, seed: int, cores: int) -> ForestMember:
-    """A random forest; `options` of `fingerprint_trees`. Splits try the root of the features for classes and a third for
-    numbers where nothing is said (Breiman 2001; Hastie et al., Elements of Statistical Learning, section 15.3)."""
+def forest_member(column: Column, options: Any, *, extremely: bool, seed: int, cores: int) -> ForestMember:
+    """A random forest, or extremely randomised trees; `options` of `fingerprint_trees`.
+
+    Splits try the root of the features for classes and a third for numbers where nothing is said (Breiman 2001; Hastie et
+    al., Elements of Statistical Learning, section 15.3)."""
     scale, num_classes = column.scale, column.num_classes
     # One active among thousands of inactives is a lottery ticket: on HIV validation .793 became .831 (20 trees, one seed).
     least = options.min_leaf or (2 if num_classes else 1)
     most: Any = options.max_features or ("sqrt" if num_classes else 1 / 3)
-    weights = {"class_weight": "balanced_subsample"} if num_classes and options.class_weights == "balanced" else {}
-    more = {"max_features": most, "min_samples_leaf": least, "n_jobs": cores, **weights}
+    weights = (
+        {"class_weight": "balanced" if extremely else "balanced_subsample"}
+        if num_classes and options.class_weights == "balanced"
+        else {}
+    )
+    more = {"max_features": most, "min_samples_leaf": least, "n_jobs": cores, "extremely": extremely, **weights}
     if scale is not None:
         numbers = (column.y - scale[0]) / scale[1]
         forest = grow(column.x, numbers, is_class=False, num_trees=options.num_trees, seed=seed, **more)
@@ -110,6 +116,6 @@ def boosted_member(column: Column, plan: Plan, *, seed: int, watch: Watch) -> tu
 def loaded_member(name: str, scale: Any, folder: Path, plan: Plan, arrays: Any) -> Member:
     """The member called `name` from a run folder. arrays: those of all forests."""
     scale = None if scale is None else tuple(scale)
-    if name.startswith("forest"):
-        return ForestMember(Forest.of_arrays(arrays, f"{name}."), scale)
-    return BoostedMember(XGBoostForest.load(folder / name, plan), scale)
+    if name.startswith("boosting"):
+        return BoostedMember(XGBoostForest.load(folder / name, plan), scale)
+    return ForestMember(Forest.of_arrays(arrays, f"{name}."), scale)

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 from rdkit import Chem
-from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn import ensemble
 
 from domains.molecules import fingerprint_trees, fingerprints
 from domains.molecules.gnn_scratch import GraphTask
 from domains.molecules.graphs import Shelf, graphs_of
-from domains.molecules.networks import Architecture, DirectedMessages, GraphNetwork
+from domains.molecules.networks import Architecture, DirectedMessages, Ensemble, GraphNetwork
 from domains.molecules.tree_members import Column, forest_member
 from trainers.contract import as_objects
 from trainers.outcome import fit_outcome
@@ -260,16 +260,30 @@ def test_descriptors_are_computed_once_a_molecule_also_across_runs(tmp_path, mon
     assert len(asked) == 1  # of the molecule that was new
 
 
+@pytest.mark.parametrize("extremely", [False, True])
 @pytest.mark.parametrize(("asked", "num_classes", "least"), [(None, 2, 2), (None, 0, 1), (5, 2, 5)])
 def test_leaves_have_the_rows_asked_for_else_two_for_classes_and_one_for_numbers_as_scikit_learn_grows_them(
-    asked, num_classes, least
+    asked, num_classes, least, extremely
 ):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(60, 4)).astype(np.float32), rng.integers(0, 2, 60).astype(float)
     options = fingerprint_trees.Options(num_trees=30, min_leaf=asked, max_features=1.0)
-    forest = forest_member(Column(x, y, None, num_classes), options, seed=0, cores=1).forest
-    kind = RandomForestClassifier if num_classes else RandomForestRegressor
-    same = kind(30, random_state=0, max_features=1.0, min_samples_leaf=least)
+    forest = forest_member(Column(x, y, None, num_classes), options, extremely=extremely, seed=0, cores=1).forest
+    kind = ("ExtraTrees" if extremely else "RandomForest") + ("Classifier" if num_classes else "Regressor")
+    same = getattr(ensemble, kind)(30, random_state=0, max_features=1.0, min_samples_leaf=least)
     same.fit(x, y if num_classes else (y - y.mean()) / y.std())
     expected = same.predict_proba(x) if num_classes else same.predict(x)[:, None]
     np.testing.assert_allclose(forest.predict(x), expected, atol=1e-6)
+
+
+def test_an_ensemble_answers_the_mean_of_its_networks_and_trains_each_as_if_alone():
+    torch.manual_seed(0)
+    members = [GraphNetwork(Architecture(width=16, hidden=8), 1, 0) for _ in range(3)]
+    outcome, frame = fit_outcome(np.arange(8.0), ()), as_objects(SMILES)
+    tasks = [GraphTask(model, outcome, None, Shelf(False)) for model in (*members, Ensemble(members))]
+    rows = type("Rows", (), {"column": lambda self, name: frame})()
+    *alone, together = [task.predict(task.model, task.collate(rows)).values for task in tasks]
+    np.testing.assert_allclose(together, np.mean(alone, axis=0), rtol=1e-5)
+    assert {name: tasks[0].roles()[name.partition(".")[2].partition(".")[2]] for name in tasks[-1].roles()} == dict(
+        tasks[-1].roles()
+    )
