@@ -175,15 +175,16 @@ def _finished_together(
     with distributed.joined(distributed.own_device(device)) as rank:
         folder, job = begun() if rank == 0 else (Path(), None)
         folder = distributed.told_by_first(folder)
-        job = job or read_again(folder, data)
-        machine = replace(job.plan.machine, device=distributed.own_device(job.plan.machine.device))
-        job = replace(job, plan=replace(job.plan, machine=machine))
-        if rank == 0:
-            with _locked(folder, is_new=is_new):
-                run = _finish(folder, job, display, started=started)
-        else:
-            _fit(folder, job, Display(), writers.Curves())
-        distributed.told_by_first("done")
+        with distributed.losing_none(f" What was learned is kept; go on with: torchrun ... zoo.cli resume {folder}"):
+            job = job or read_again(folder, data)
+            machine = replace(job.plan.machine, device=distributed.own_device(job.plan.machine.device))
+            job = replace(job, plan=replace(job.plan, machine=machine))
+            if rank == 0:
+                with _locked(folder, is_new=is_new):
+                    run = _finish(folder, job, display, started=started)
+            else:
+                _fit(folder, job, Display(), writers.Curves())
+            distributed.told_by_first("done")
         return run if rank == 0 else load(folder)
 
 
