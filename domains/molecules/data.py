@@ -29,6 +29,7 @@ from domains.shared.roles import IMBALANCED_SHARE, keep_split_columns, largest_s
 from domains.shared.targets import class_names
 from trainers.errors import DataError
 
+COLUMNS = ("smiles",)
 LARGEST_FIRST = "scaffold-largest-first"
 
 
