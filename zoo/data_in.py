@@ -10,7 +10,7 @@ import numpy as np
 
 from domains.contract import Reading, Request
 from trainers.contract import JSON
-from trainers.errors import DataError, MissingError
+from trainers.errors import DataError, MissingError, UsageError
 from zoo.registry import Recipe
 
 _MOST_SHOWN = 50
@@ -63,6 +63,15 @@ def demo_of(recipe: Recipe, say: Callable[[str], None]) -> tuple[Any, Request, J
     say(f"demo: {demo.about}")
     options = {**recipe.demo.options, **demo.options}
     return demo.data, demo.request, {"options": options, "train": dict(recipe.demo.train)}
+
+
+def refuse_unread(domain: Any, request: Request) -> None:
+    """Raise UsageError where a column is named for a purpose that this data type has none for."""
+    for purpose, name in request.columns.items():
+        if purpose not in domain.COLUMNS:
+            known = f"It reads columns for: {', '.join(domain.COLUMNS)}." if domain.COLUMNS else "It reads every column."
+            kind = domain.__name__.split(".")[-2]
+            raise UsageError(f"--column {purpose}={name}: means nothing to the type {kind}. {known}")
 
 
 def named(data: Any) -> str:

@@ -11,7 +11,7 @@ from domains.contract import Doubt, Keys, Profile, Reading, Request, Split
 from domains.splits import codes
 from trainers.contract import JSON
 from trainers.errors import DataError
-from zoo.data_in import Usable, accepted, named, usable_rows
+from zoo.data_in import Usable, accepted, named, refuse_unread, usable_rows
 
 FEWEST_A_CLASS = 3
 """One row for each part of the split."""
@@ -51,6 +51,7 @@ def report_of(domain: Any, usable: Usable, reading: Reading, request: Request, k
 def check_data(domain: Any, data: Any, request: Request, *, skip_bad: bool, fast: bool) -> JSON:
     """The report on a file, folder or DataFrame, without a recipe. Bad rows are in it, and no error; `ok` says whether
     training would begin. Raises DataError for what is no data of this type."""
+    refuse_unread(domain, request)
     reading = domain.read(accepted(data), request)
     usable = usable_rows(reading, data, skip_bad=True)
     request = replace(request, group=request.group or reading.group)

@@ -35,6 +35,7 @@ from domains.shared.sequences import Kind, Raw, counted, read_raw, repeated_ids,
 from domains.shared.targets import bad_targets, class_names, target_values
 from trainers.errors import DataError, UsageError
 
+COLUMNS = ("sequence",)
 KIND = Kind(
     "DNA or RNA",
     ("sequence", "seq", "dna", "dna_sequence", "rna", "rna_sequence", "nucleotides", "sequences", "bases"),

@@ -34,6 +34,7 @@ _IMAGE_NAMES, _MASK_NAMES = (
     ("image", "path", "volume", "scan", "file", "images"),
     ("mask", "label", "segmentation", "seg"),
 )
+COLUMNS = ("path",)
 _PATIENT_NAMES = ("patient", "patient_id", "subject", "subject_id")
 _TEXT_NAMES = ("id", *_IMAGE_NAMES, *_MASK_NAMES, *_PATIENT_NAMES)
 
