@@ -69,7 +69,9 @@ def refuse_unread(domain: Any, request: Request) -> None:
     """Raise UsageError where a column is named for a purpose that this data type has none for."""
     for purpose, name in request.columns.items():
         if purpose not in domain.COLUMNS:
-            known = f"It reads columns for: {', '.join(domain.COLUMNS)}." if domain.COLUMNS else "It reads every column."
+            known = (
+                f"It reads columns for: {', '.join(domain.COLUMNS)}." if domain.COLUMNS else "It reads every column."
+            )
             kind = domain.__name__.split(".")[-2]
             raise UsageError(f"--column {purpose}={name}: means nothing to the type {kind}. {known}")
 

@@ -1,5 +1,6 @@
 """What is in the data, before anything learns from it: kept as data.json by every run, and all that `zoo check --data` does."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -157,4 +158,13 @@ def _warnings(found: JSON, usable: Usable) -> list[str]:
     if few:
         shown = _some({name: f"{num}" for name, num in few.items()})
         said.append(f"classes with fewer than {FEWEST_A_CLASS} rows, which no split can spread over its parts: {shown}")
+    said += [f"classes that differ in case, spaces or the form of letters alone: {each}" for each in _alike(found)]
     return said
+
+
+def _alike(found: JSON) -> list[str]:
+    """Names of classes that a person would take for the same."""
+    names: dict[str, list[str]] = {}
+    for name in found["classes"] or ():
+        names.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    return [", ".join(map(repr, each)) for each in names.values() if len(each) > 1][:_MOST_SHOWN]

@@ -46,7 +46,9 @@ def parsed(text: str) -> Parsed:
     if not text:
         return Parsed("", "no SMILES")
     if len(text) > MOST_CHARACTERS:
-        return Parsed("", f"{text[:60]!r}... has {len(text):,} characters, more than {MOST_CHARACTERS:,}: no small molecule")
+        return Parsed(
+            "", f"{text[:60]!r}... has {len(text):,} characters, more than {MOST_CHARACTERS:,}: no small molecule"
+        )
     with rdBase.BlockLogs():
         mol = Chem.MolFromSmiles(text)
         if mol is None:

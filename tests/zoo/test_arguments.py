@@ -37,7 +37,13 @@ def test_an_argument_of_a_wrong_type_is_named_with_its_value(verb, given, says, 
 
 @pytest.mark.parametrize(
     "call",
-    [lambda: zoo.get(3), lambda: zoo.recommend(3, 100), lambda: zoo.load(3), lambda: zoo.resume(None), lambda: zoo.train(3)],
+    [
+        lambda: zoo.get(3),
+        lambda: zoo.recommend(3, 100),
+        lambda: zoo.load(3),
+        lambda: zoo.resume(None),
+        lambda: zoo.train(3),
+    ],
 )
 def test_no_function_of_the_package_breaks_at_a_value_of_another_type(call):
     with pytest.raises(UsageError):
