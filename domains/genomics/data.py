@@ -29,6 +29,7 @@ from domains.shared.roles import (
     named_keys,
     named_or_only_target,
     one_a_row,
+    refuse_target_called,
     task_of_target,
 )
 from domains.shared.sequences import Kind, Raw, counted, read_raw, repeated_ids, row_ids, settle_repeats
@@ -66,6 +67,7 @@ def read(data: Any, request: Request) -> Reading:
     clean = cleaned(raw.frame[raw.sequence].tolist())
     notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices]
     bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
+    refuse_target_called("sequence", target, where)
     columns: dict[str, Any] = {"sequence": clean.sequences}
     if bed.CLUSTER in raw.frame:
         columns[bed.CLUSTER] = raw.frame[bed.CLUSTER].tolist()

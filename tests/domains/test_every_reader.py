@@ -66,6 +66,20 @@ def test_a_header_in_the_middle_of_joined_files_is_a_bad_row_and_never_a_value(s
         assert found.table.column("x").dtype == np.float64
 
 
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [("text", None), ("proteins", None), ("proteins", "multilabel"), ("genomics", None), ("molecules", None)],
+)
+def test_a_target_never_takes_the_place_of_what_the_model_sees(kind, task, tmp_path):
+    """Else a model would read the answers: the column has the name that readers give to sequences and texts."""
+    _, column, value = SHAPES["labelled" if kind == "text" else kind]
+    other, path = {"smiles": "mol", "text": "body"}.get(column, "chain"), tmp_path / "t.csv"
+    path.write_text(f"{other},{column}\n" + "".join(f"{value},{'ab'[i % 2]}\n" for i in range(6)))
+    request = Request(column, task, columns={column: other})
+    with pytest.raises(DataError, match=f"the target cannot be called '{column}'"):
+        importlib.import_module(f"domains.{kind}.data").read(path, request)
+
+
 @pytest.mark.parametrize(("kind", "mark"), [("proteins", "null"), ("proteins", "NA"), ("genomics", "NaN")])
 def test_marks_of_a_missing_value_that_are_sequences_by_their_letters_are_no_secret(kind, mark, tmp_path):
     value, path = SHAPES[kind][2], tmp_path / "t.csv"

@@ -79,7 +79,8 @@ def test_what_is_too_large_for_a_molecule_is_a_bad_row_at_once(tmp_path):
     assert "54,000 characters" in reasons[2]
     carbon = "M  V30 {} C 0 0 0 0\n"
     atoms = "".join(carbon.format(i) for i in range(1, 20_001))
-    head = "big\n\n\n  0  0  0     0  0            999 V3000\nM  V30 BEGIN CTAB\nM  V30 COUNTS 20000 0 0 0 0\nM  V30 BEGIN ATOM\n"
+    counts = "M  V30 BEGIN CTAB\nM  V30 COUNTS 20000 0 0 0 0\nM  V30 BEGIN ATOM\n"
+    head = f"big\n\n\n  0  0  0     0  0            999 V3000\n{counts}"
     big = f"{head}{atoms}M  V30 END ATOM\nM  V30 END CTAB\nM  END\n>  <y>\n1\n\n$$$$\n"
     (tmp_path / "m.sdf").write_text(big + Chem.MolToMolBlock(Chem.MolFromSmiles("CCO")) + ">  <y>\n2\n\n$$$$\n")
     (row,) = data.read(tmp_path / "m.sdf", Request(target="y")).bad
