@@ -47,8 +47,8 @@ def train(
     group: str | None = None,
     order: str | None = None,
     id_column: str | None = None,
-    labels: str | None = None,
-    reference: str | None = None,
+    labels: str | Path | None = None,
+    reference: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
     encoding: str | None = None,
     split: str | None = None,
@@ -81,6 +81,7 @@ def train(
     started = time.monotonic()
     loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
+    labels = None if labels is None else str(labels)
     reference = None if reference is None else str(Path(reference).absolute())
     request = Request(target, task, group, order, id_column, labels, reference, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)

@@ -37,6 +37,7 @@ from domains.shared.targets import bad_targets, class_names, target_values
 from trainers.errors import DataError, UsageError
 
 COLUMNS = ("sequence",)
+READS_REFERENCE = True
 KIND = Kind(
     "DNA or RNA",
     ("sequence", "seq", "dna", "dna_sequence", "rna", "rna_sequence", "nucleotides", "sequences", "bases"),
@@ -59,6 +60,8 @@ def read(data: Any, request: Request) -> Reading:
     """
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
     is_bed = not isinstance(data, pd.DataFrame) and bed.is_bed(Path(data))
+    if request.reference is not None and request.facts is None and not is_bed:
+        raise DataError(f"{where}: --reference {request.reference}: only for BED, which holds places. Leave it out.")
     raw = bed.read_bed(Path(data), request.reference) if is_bed else read_raw(data, request, KIND)
     if not len(raw.frame):
         raise DataError(f"{where}: there is a header but no row.")
