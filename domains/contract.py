@@ -234,9 +234,13 @@ class Demo:
 class Domain(Protocol):
     """The functions of `domains/<type>/data.py`.
 
+    COLUMNS: what its readers may need a column for, as `Request.columns` names them (--column PURPOSE=NAME).
+    READS_REFERENCE: there and true where a genome can be named that the data's places are in (--reference).
     A data type may also have `plots(test, predictions, facts, folder) -> {file: caption}`: pictures of the answers on the
     test rows, written into `folder` and shown on the card of the run.
     """
+
+    COLUMNS: tuple[str, ...]
 
     def read(self, data: Any, request: Request) -> Reading: ...
 

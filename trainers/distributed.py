@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from trainers.contract import Watch
-from trainers.errors import UsageError
+from trainers.errors import StoppedError, UsageError
 
 T = TypeVar("T")
 WAITING_HOURS = 12
@@ -48,9 +48,27 @@ def joined(device: str) -> Iterator[int]:
     if torch.device(device).type == "cuda":
         torch.cuda.set_device(torch.device(device))
     dist.init_process_group(kinds, timeout=datetime.timedelta(hours=WAITING_HOURS))
-    yield dist.get_rank()
+    with losing_none():
+        yield dist.get_rank()
     # After an error parting would wait for processes that wait for this one; torchrun ends them when it is gone.
     dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def losing_none(advice: str = "") -> Iterator[None]:
+    """Raise StoppedError with `advice` where an exchange fails because another process has ended.
+
+    gloo has no class for that error, NCCL has.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise StoppedError(
+            f"Another of the {dist.get_world_size()} processes has ended, so this one cannot go on. If it gave a reason, "
+            f"that stands in its own lines.{advice}"
+        ) from error
 
 
 def own_device(kind: str) -> str:

@@ -59,5 +59,5 @@ class InterruptedByUser(ZooError):  # noqa: N818 - an event, named like Keyboard
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence that offers the known names nearest to `name`, or an empty string."""
     by_letters = {each.lower(): each for each in known}
-    near = [by_letters[each] for each in difflib.get_close_matches(name.lower(), by_letters, n=3, cutoff=0.6)]
+    near = [by_letters[each] for each in difflib.get_close_matches(str(name).lower(), by_letters, n=3, cutoff=0.6)]
     return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -5,7 +5,6 @@ Nothing heavy is imported here; each function brings in what it needs when it is
 
 import dataclasses
 import importlib
-import inspect
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -51,11 +50,12 @@ def plan(recipe: str, data: Any = None, **more: Any) -> Any:
     `estimates["all_runs"]`); reads the data and writes nothing."""
     from domains.contract import Request
 
+    given = _checked("plan", _part("run").train, {"recipe": recipe, "data": data, **more})
     wishes = _part("plan").Wishes
-    asked = Request(**_taken(more, Request))
-    wished = wishes(sets=more.pop("set", None) or {}, **_taken(more, wishes))
-    _refuse_unknown("plan", more, ["split", "folds", "seeds", "skip_bad", "fast", "say"])
-    return _part("many").prepare(recipe, data, request=asked, wishes=wished, **more).plan
+    asked = Request(**_taken(given, Request))
+    wished = wishes(sets=given.pop("set", None) or {}, **_taken(given, wishes))
+    _refuse_unknown("plan", given, ["recipe", "data", "split", "folds", "seeds", "skip_bad", "fast", "say"])
+    return _part("many").prepare(**given, request=asked, wishes=wished).plan
 
 
 def train(recipe: str, data: Any = None, **more: Any) -> Any:
@@ -63,22 +63,25 @@ def train(recipe: str, data: Any = None, **more: Any) -> Any:
 
     folds=5 or seeds=5 makes several runs in one folder: scores over all of them, and answers by their mean.
     """
-    run = _part("run")
-    known = [name for name in inspect.signature(run.train).parameters if name not in ("recipe", "data")]
-    _refuse_unknown("train", more, known)
-    return run.train(recipe, data, **more)
+    run = _part("run").train
+    return run(**_checked("train", run, {"recipe": recipe, "data": data, **more}))
 
 
 def resume(folder: Any, **more: Any) -> Any:
     """Continue the run in `folder` where it stopped (data=frame where it learned from a DataFrame); the run."""
-    run = _part("run")
-    _refuse_unknown("resume", more, [name for name in inspect.signature(run.resume).parameters if name != "folder"])
-    return run.resume(folder, **more)
+    run = _part("run").resume
+    return run(**_checked("resume", run, {"folder": folder, **more}))
 
 
 def load(folder: Any, **more: Any) -> Any:
     """The run (or runs: folds, seeds) in `folder`, ready to predict, as `zoo.ensemble.load` returns it."""
-    return _part("ensemble").load(folder, **more)
+    made = _part("ensemble").load
+    return made(**_checked("load", made, {"folder": folder, **more}))
+
+
+def _checked(name: str, function: Any, given: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _part("arguments").checked(name, function, given)
+    return found
 
 
 def _refuse_unknown(function: str, given: dict[str, Any], known: list[str]) -> None:

@@ -74,8 +74,11 @@ Watts = Annotated[float | None, typer.Option("--watts", help="of a size question
 Unique = Annotated[str | None, typer.Option("--unique", help="of a size question: tokens there are without repeats")]
 Context = Annotated[int | None, typer.Option("--context", help="of a size question: positions; counts attention too")]
 
-PURPOSES = ("text", "words", "prompt", "answer", "messages", "source", "sequence", "mutant", "smiles", "path")
-"""What a reader may need a column for."""
+PURPOSES = (
+    *("text", "words", "prompt", "answer", "messages", "source"),
+    *("sequence", "mutant", "wild_type", "smiles", "path"),
+)
+"""What the reader of some data type may need a column for."""
 
 
 def register(app: typer.Typer) -> None:

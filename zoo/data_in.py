@@ -10,7 +10,7 @@ import numpy as np
 
 from domains.contract import Reading, Request
 from trainers.contract import JSON
-from trainers.errors import DataError, MissingError
+from trainers.errors import DataError, MissingError, UsageError
 from zoo.registry import Recipe
 
 _MOST_SHOWN = 50
@@ -40,7 +40,8 @@ def usable_rows(reading: Reading, data: Any, *, skip_bad: bool) -> Usable:
     if len(good) < _FEWEST_ROWS:
         few = f" Here {reading.few}." if reading.few else ""
         count = f"{len(good)} usable rows of {len(reading.table)}"
-        raise DataError(f"{named(data)}: {count} are too few to train, validate and test on.{few}")
+        bad_rows = f" Of the others {_list_of(reading)}" if reading.bad else ""
+        raise DataError(f"{named(data)}: {count} are too few to train, validate and test on.{few}{bad_rows}")
     table = reading.table.take(good) if bad else reading.table
     _check_ids(table.ids)
     dropped = [{"place": row.place, "reason": row.reason} for row in reading.bad]
@@ -63,6 +64,19 @@ def demo_of(recipe: Recipe, say: Callable[[str], None]) -> tuple[Any, Request, J
     say(f"demo: {demo.about}")
     options = {**recipe.demo.options, **demo.options}
     return demo.data, demo.request, {"options": options, "train": dict(recipe.demo.train)}
+
+
+def refuse_unread(domain: Any, request: Request) -> None:
+    """Raise UsageError where a column is named for a purpose that this data type has none for, or a genome for one without."""
+    kind = domain.__name__.split(".")[-2]
+    if request.reference is not None and not getattr(domain, "READS_REFERENCE", False):
+        raise UsageError(f"--reference {request.reference}: means nothing to the type {kind}. Leave it out.")
+    for purpose, name in request.columns.items():
+        if purpose not in domain.COLUMNS:
+            known = (
+                f"It reads columns for: {', '.join(domain.COLUMNS)}." if domain.COLUMNS else "It reads every column."
+            )
+            raise UsageError(f"--column {purpose}={name}: means nothing to the type {kind}. {known}")
 
 
 def named(data: Any) -> str:

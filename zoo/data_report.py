@@ -1,5 +1,6 @@
 """What is in the data, before anything learns from it: kept as data.json by every run, and all that `zoo check --data` does."""
 
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ from domains.contract import Doubt, Keys, Profile, Reading, Request, Split
 from domains.splits import codes
 from trainers.contract import JSON
 from trainers.errors import DataError
-from zoo.data_in import Usable, accepted, named, usable_rows
+from zoo.data_in import Usable, accepted, named, refuse_unread, usable_rows
 
 FEWEST_A_CLASS = 3
 """One row for each part of the split."""
@@ -51,6 +52,7 @@ def report_of(domain: Any, usable: Usable, reading: Reading, request: Request, k
 def check_data(domain: Any, data: Any, request: Request, *, skip_bad: bool, fast: bool) -> JSON:
     """The report on a file, folder or DataFrame, without a recipe. Bad rows are in it, and no error; `ok` says whether
     training would begin. Raises DataError for what is no data of this type."""
+    refuse_unread(domain, request)
     reading = domain.read(accepted(data), request)
     usable = usable_rows(reading, data, skip_bad=True)
     request = replace(request, group=request.group or reading.group)
@@ -156,4 +158,13 @@ def _warnings(found: JSON, usable: Usable) -> list[str]:
     if few:
         shown = _some({name: f"{num}" for name, num in few.items()})
         said.append(f"classes with fewer than {FEWEST_A_CLASS} rows, which no split can spread over its parts: {shown}")
+    said += [f"classes that differ in case, spaces or the form of letters alone: {each}" for each in _alike(found)]
     return said
+
+
+def _alike(found: JSON) -> list[str]:
+    """Names of classes that a person would take for the same."""
+    names: dict[str, list[str]] = {}
+    for name in found["classes"] or ():
+        names.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
+    return [", ".join(map(repr, each)) for each in names.values() if len(each) > 1][:_MOST_SHOWN]

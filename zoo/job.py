@@ -14,7 +14,7 @@ from trainers.contract import JSON, Machine, Plan
 from trainers.errors import DataError, UsageError, did_you_mean
 from zoo import hardware, report, saved
 from zoo.config_yaml import read_config, write_config
-from zoo.data_in import Usable, accepted, demo_of, named, usable_rows
+from zoo.data_in import Usable, accepted, demo_of, named, refuse_unread, usable_rows
 from zoo.data_print import fingerprint, moment, refuse_change, with_named_files
 from zoo.data_report import report_lines, report_of
 from zoo.plan import Wishes, chosen, parts_of, plan_run
@@ -111,6 +111,7 @@ def gather(
         raise UsageError(f"--seed {wishes.seed}: give a whole number from 0 to {2**32 - 1:,}.")
     machine = hardware.detect(wishes.device)
     data = accepted(data)
+    refuse_unread(domain, request)
     if request.task is not None and request.task not in entry.tasks:
         near = did_you_mean(request.task, entry.tasks)
         raise UsageError(f"--task {request.task}: {recipe} does {', '.join(entry.tasks)}.{near}")

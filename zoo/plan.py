@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,7 +91,9 @@ def chosen(recipe: Recipe, wishes: Wishes, demo: Mapping[str, Any]) -> tuple[Any
     """Options and settings, validated, and where each value came from. Raises UsageError for an unknown path or value."""
     _, family = parts_of(recipe)
     trainer = SETTINGS[recipe.train["trainer"]]
-    layers = [("recipe", _tree(recipe.options, recipe.train)), ("demo", _tree(**demo)), *_wished(wishes, trainer)]
+    wished = _wished(wishes, trainer)
+    _refuse_two_budgets(wished)
+    layers = [("recipe", _tree(recipe.options, recipe.train)), ("demo", _tree(**demo)), *wished]
     merged, origins = _merged(layers)
     options = validated(family.Options, merged["options"], "options", recipe.name)
     return options, validated(trainer, merged["train"], "train", recipe.name), origins
@@ -159,6 +161,28 @@ def _wished(wishes: Wishes, trainer: Any) -> list[tuple[str, JSON]]:
                 raise UsageError(f"--{flag} means nothing to a recipe trained by {trainer.__name__.lower()}.")
             layers += [(f"--{flag}", _nested(f"train.{path}", v)) for path, v in paths(value).items()]
     return layers + [("--set", _nested(path, value)) for path, value in wishes.sets.items()]
+
+
+def _refuse_two_budgets(layers: Sequence[tuple[str, JSON]]) -> None:
+    """Raise UsageError where the user names two different budgets for one training: which one ends it?"""
+    named: dict[str, dict[str, str]] = {}
+    for origin, layer in layers:
+        for path in _paths(layer):
+            block, _, name = path.rpartition(".")
+            if name in _BUDGETS:
+                named.setdefault(block, {})[name] = f"{origin} ({path})"
+    for found in named.values():
+        if len(found) > 1:
+            raise UsageError(f"{' and '.join(found.values())} are two budgets. Give one of {', '.join(_BUDGETS)}.")
+
+
+def _paths(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The paths to values that are not None."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value, f"{prefix}{name}.")
+        elif value is not None:
+            yield prefix + name
 
 
 def _nested(path: str, value: Any) -> JSON:

@@ -47,8 +47,8 @@ def train(
     group: str | None = None,
     order: str | None = None,
     id_column: str | None = None,
-    labels: str | None = None,
-    reference: str | None = None,
+    labels: str | Path | None = None,
+    reference: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
     encoding: str | None = None,
     split: str | None = None,
@@ -81,6 +81,7 @@ def train(
     started = time.monotonic()
     loggers = writers.check_names(loggers)
     target = None if target is None else str(target)
+    labels = None if labels is None else str(labels)
     reference = None if reference is None else str(Path(reference).absolute())
     request = Request(target, task, group, order, id_column, labels, reference, dict(columns or {}), encoding=encoding)
     wishes = Wishes(dict(set or {}), epochs, budget, precision, device, seed, shard or None)
@@ -175,15 +176,16 @@ def _finished_together(
     with distributed.joined(distributed.own_device(device)) as rank:
         folder, job = begun() if rank == 0 else (Path(), None)
         folder = distributed.told_by_first(folder)
-        job = job or read_again(folder, data)
-        machine = replace(job.plan.machine, device=distributed.own_device(job.plan.machine.device))
-        job = replace(job, plan=replace(job.plan, machine=machine))
-        if rank == 0:
-            with _locked(folder, is_new=is_new):
-                run = _finish(folder, job, display, started=started)
-        else:
-            _fit(folder, job, Display(), writers.Curves())
-        distributed.told_by_first("done")
+        with distributed.losing_none(f" What was learned is kept; go on with: torchrun ... zoo.cli resume {folder}"):
+            job = job or read_again(folder, data)
+            machine = replace(job.plan.machine, device=distributed.own_device(job.plan.machine.device))
+            job = replace(job, plan=replace(job.plan, machine=machine))
+            if rank == 0:
+                with _locked(folder, is_new=is_new):
+                    run = _finish(folder, job, display, started=started)
+            else:
+                _fit(folder, job, Display(), writers.Curves())
+            distributed.told_by_first("done")
         return run if rank == 0 else load(folder)
 
 

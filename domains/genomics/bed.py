@@ -25,6 +25,7 @@ STANDARD = ("chrom", "start", "end", "name", "score", "strand")
 CLUSTER = "overlapping intervals"
 """The column that numbers stretches of overlapping intervals."""
 _NO_ROWS = ("track", "browser", "#")
+_STRANDS, _FEWEST_COLUMNS = ("+", "-", "."), 3
 
 
 def is_bed(path: Path) -> bool:
@@ -44,7 +45,13 @@ def read_bed(path: Path, reference: str | None) -> Raw:
     rows = [(number, line.split("\t")) for number, line in lines if not line.startswith(_NO_ROWS)]
     if not rows:
         raise DataError(f"{path}: there is no interval in it. A line is chromosome, start and end with tabs between.")
-    names = _names(path, [line for _, line in lines], max(len(cells) for _, cells in rows))
+    width = max(len(cells) for _, cells in rows)
+    if width < _FEWEST_COLUMNS:
+        raise DataError(
+            f"{path} line {rows[0][0]}: {rows[0][1][0][:60]!r} is no interval. A line is chromosome, start and end with tabs "
+            "between; spaces do not count."
+        )
+    names = _names(path, [line for _, line in lines], width)
     frame = pd.DataFrame([cells + [None] * (len(names) - len(cells)) for _, cells in rows], columns=names)
     places = [f"{path.name} line {number}" for number, _ in rows]
     return _with_sequences(frame, places, _Genome(Path(reference)), path)
@@ -79,6 +86,7 @@ def _with_sequences(frame: pd.DataFrame, places: list[str], genome: _Genome, pat
         for at, chrom in enumerate(frame["chrom"]):
             text, reason = genome.stretch(str(chrom), start.iloc[at], end.iloc[at])
             texts.append(reverse_complement(text.upper()) if _is_minus(frame, at) else text)
+            reason = reason or _strange_strand(frame, at)
             bad += [BadRow(at, places[at], reason)] if reason else []
         if len(bad) == len(frame):
             raise DataError(f"{path}: no interval can be read. The first: {bad[0].place}: {bad[0].reason}")
@@ -94,6 +102,11 @@ def _with_sequences(frame: pd.DataFrame, places: list[str], genome: _Genome, pat
 
 def _is_minus(frame: pd.DataFrame, at: int) -> bool:
     return "strand" in frame and frame["strand"].iloc[at] == "-"
+
+
+def _strange_strand(frame: pd.DataFrame, at: int) -> str:
+    strand = frame["strand"].iloc[at] if "strand" in frame else None
+    return "" if strand in (None, "", *_STRANDS) else f"strand {strand!r}: BED has {', '.join(_STRANDS)}"
 
 
 def _region(frame: pd.DataFrame, at: int) -> str:
@@ -128,7 +141,9 @@ class _Genome:
             raise DataError(f"--reference {self.path}: no such file.")
         self._folder = tempfile.TemporaryDirectory()
         beside = self.path.with_name(f"{self.path.name}.fai")
-        index = beside if beside.is_file() else Path(self._folder.name) / beside.name
+        # An index older than its file may be of another: it would cut other bases out in silence.
+        is_fresh = beside.is_file() and beside.stat().st_mtime >= self.path.stat().st_mtime
+        index = beside if is_fresh else Path(self._folder.name) / beside.name
         try:
             self._open = Fasta(str(self.path), indexname=str(index), as_raw=True, rebuild=False)
         except (FastaIndexingError, UnsupportedCompressionFormat, ValueError, OSError) as error:

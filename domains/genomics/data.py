@@ -29,12 +29,15 @@ from domains.shared.roles import (
     named_keys,
     named_or_only_target,
     one_a_row,
+    refuse_target_called,
     task_of_target,
 )
 from domains.shared.sequences import Kind, Raw, counted, read_raw, repeated_ids, row_ids, settle_repeats
 from domains.shared.targets import bad_targets, class_names, target_values
 from trainers.errors import DataError, UsageError
 
+COLUMNS = ("sequence",)
+READS_REFERENCE = True
 KIND = Kind(
     "DNA or RNA",
     ("sequence", "seq", "dna", "dna_sequence", "rna", "rna_sequence", "nucleotides", "sequences", "bases"),
@@ -57,6 +60,8 @@ def read(data: Any, request: Request) -> Reading:
     """
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
     is_bed = not isinstance(data, pd.DataFrame) and bed.is_bed(Path(data))
+    if request.reference is not None and request.facts is None and not is_bed:
+        raise DataError(f"{where}: --reference {request.reference}: only for BED, which holds places. Leave it out.")
     raw = bed.read_bed(Path(data), request.reference) if is_bed else read_raw(data, request, KIND)
     if not len(raw.frame):
         raise DataError(f"{where}: there is a header but no row.")
@@ -65,6 +70,7 @@ def read(data: Any, request: Request) -> Reading:
     clean = cleaned(raw.frame[raw.sequence].tolist())
     notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices]
     bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
+    refuse_target_called("sequence", target, where)
     columns: dict[str, Any] = {"sequence": clean.sequences}
     if bed.CLUSTER in raw.frame:
         columns[bed.CLUSTER] = raw.frame[bed.CLUSTER].tolist()

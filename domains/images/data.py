@@ -26,6 +26,7 @@ from domains.shared.label_sets import label_names, rarest_labels
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
 
+COLUMNS = ("path",)
 FILE = "picture_file"
 """The column of a picture table that holds paths; relative ones belong to `context["root"]`."""
 FOLDER_TARGET = "class"

@@ -21,6 +21,7 @@ from domains.medical import layout
 from domains.medical.layout import Case, Description
 from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
+from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable, choose_column, read_frame
 from domains.shared.groupings import equal_rows
 from domains.shared.paths import path_problem
@@ -34,6 +35,7 @@ _IMAGE_NAMES, _MASK_NAMES = (
     ("image", "path", "volume", "scan", "file", "images"),
     ("mask", "label", "segmentation", "seg"),
 )
+COLUMNS = ("path",)
 _PATIENT_NAMES = ("patient", "patient_id", "subject", "subject_id")
 _TEXT_NAMES = ("id", *_IMAGE_NAMES, *_MASK_NAMES, *_PATIENT_NAMES)
 
@@ -59,6 +61,8 @@ def read(data: Any, request: Request) -> Reading:
         raise UsageError(
             f"{path}: --target {request.target} names a column, and a folder has none: its masks are the target."
         )
+    if path.is_file() and is_archive(path):
+        path = unpacked(path)
     if path.is_file() and not is_volume(path.name):
         raise DataError(f"{path}: no volume. Known: NIfTI ({', '.join(SUFFIXES)}), or a table (CSV) of paths.")
     if path.is_file() and not is_blind:

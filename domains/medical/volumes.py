@@ -154,11 +154,13 @@ def read_image(paths: Sequence[Path]) -> Volume:
             raise VolumeError(f"channel {path.name} and {paths[0].name} {problem}")
         if values.ndim > 3 and len(paths) > 1 and values.shape[3] > 1:
             raise VolumeError(f"{path.name} has {values.shape[3]} channels of its own, and there is a file for each")
+        with np.errstate(over="ignore"):  # what float32 cannot hold is told below
+            values = values.astype(np.float32)
         for channel in np.moveaxis(values.reshape(*geometry.shape, -1), -1, 0):
             if not np.isfinite(channel).all():
                 num = np.count_nonzero(~np.isfinite(channel))
-                raise VolumeError(f"{path.name} holds {num:,} voxels that are no number")
-            channels.append(geometry.to_ras(channel.astype(np.float32)))
+                raise VolumeError(f"{path.name} holds {num:,} voxels that are no number, or too large for one")
+            channels.append(geometry.to_ras(channel))
     return Volume(np.stack(channels), grids[0], tuple(dict.fromkeys(notes)))
 
 

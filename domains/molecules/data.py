@@ -25,10 +25,18 @@ from domains.molecules.structures import STRUCTURES
 from domains.molecules.targets import MULTILABEL, MULTIREGRESSION, differing_notice, read_target, stratum_of
 from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names
-from domains.shared.roles import IMBALANCED_SHARE, keep_split_columns, largest_share, named_keys, one_a_row
+from domains.shared.roles import (
+    IMBALANCED_SHARE,
+    keep_split_columns,
+    largest_share,
+    named_keys,
+    one_a_row,
+    refuse_target_called,
+)
 from domains.shared.targets import class_names
 from trainers.errors import DataError
 
+COLUMNS = ("smiles",)
 LARGEST_FIRST = "scaffold-largest-first"
 
 
@@ -50,8 +58,7 @@ def read(data: Any, request: Request) -> Reading:
     columns: dict[str, Any] = {"smiles": np.array(canonical, dtype=object)}
     if target.values is not None:
         columns[str(target.name)] = target.values
-    if str(target.name) == "smiles":
-        raise DataError(f"{where}: the target cannot be called 'smiles'. Rename the column.")
+    refuse_target_called("smiles", target.name, where)
     groups = keep_split_columns(columns, raw.frame, request, where=where, target=target.name, uses_found=False)
     known = request.facts.schema["oddities"] if request.facts else ()
     notices = [*raw.notices, *target.notices, *_fragment_notice(found), *oddity_notice(found, raw.places, known)]

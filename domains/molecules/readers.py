@@ -13,7 +13,7 @@ from rdkit import Chem, rdBase
 
 from domains.contract import BadRow, Request
 from domains.molecules import structures
-from domains.molecules.chemistry import Parsed, described, parsed
+from domains.molecules.chemistry import MOST_ATOMS, Parsed, described, parsed
 from domains.molecules.generated import TASK as GENERATION
 from domains.shared.cells import Distinct
 from domains.shared.delimited import as_utf8
@@ -24,6 +24,7 @@ from trainers.errors import DataError
 SMILES_NAMES = ("smiles", "canonical_smiles", "isomeric_smiles", "smi", "mol", "molecule", "structure", "drug")
 ID_NAMES = ("id", "name", "mol_id", "molecule_id", "compound_id", "compound id", "chembl_id", "cas")
 _MOSTLY, _SAMPLED_ROWS, _SHORTEST_MEAN = 0.9, 100, 4
+_MOST_LINES = 10 * MOST_ATOMS  # of a structure: a line an atom, hydrogens too, and a line a bond
 _PROPERTY = re.compile(r"^>.*?<([^>]*)>.*$")
 
 
@@ -180,6 +181,8 @@ def _split_record(record: list[str]) -> tuple[list[str], dict[str, str]]:
 def _molecule(block: list[str]) -> Parsed:
     """RDKit takes stereo from the positions where they are three-dimensional, else from the wedges."""
     text = "\n".join(block)
+    if len(block) > _MOST_LINES:
+        return Parsed("", f"a structure of {len(block):,} lines, more than {_MOST_LINES:,}: no small molecule")
     with rdBase.BlockLogs():
         mol = Chem.MolFromMolBlock(text)
     if mol is None:

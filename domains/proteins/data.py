@@ -18,6 +18,7 @@ import numpy as np
 
 from domains.contract import Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 
+COLUMNS = ("sequence", "mutant", "wild_type")
 MODULES = {
     "masked-lm": "unlabelled",
     "multilabel": "label_sets",

@@ -18,7 +18,7 @@ from domains.proteins.baselines import composition_by_label
 from domains.proteins.residues import cleaned
 from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names, rarest_labels, read_label_sets, target_columns
-from domains.shared.roles import keep_split_columns, named_or_only_target, one_a_row
+from domains.shared.roles import keep_split_columns, named_or_only_target, one_a_row, refuse_target_called
 from domains.shared.sequences import read_raw, repeated_ids, row_ids
 from trainers.errors import DataError
 
@@ -42,6 +42,7 @@ def read(data: Any, request: Request) -> Reading:
     clean = cleaned(raw.frame[raw.sequence].tolist())
     notices = [*raw.notices, *said, *clean.notices]
     bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
+    refuse_target_called("sequence", target, where)
     columns: dict[str, Any] = {"sequence": clean.sequences}
     if target is not None:
         classes = request.facts.classes if request.facts else ()

@@ -26,6 +26,7 @@ from domains.shared.roles import (
     largest_share,
     named_or_only_target,
     one_a_row,
+    refuse_target_called,
     task_of_target,
 )
 from domains.shared.sequences import Kind, Raw, read_raw, repeated_ids, row_ids, settle_repeats
@@ -63,6 +64,7 @@ def read(data: Any, request: Request) -> Reading:
     notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices, *_long_notice(clean.sequences)]
     check_dna(clean.sequences, where, notices, training=request.facts is None)
     bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
+    refuse_target_called("sequence", target, where)
     columns: dict[str, Any] = {"sequence": clean.sequences}
     if target is not None:
         classes = request.facts.classes if request.facts else ()

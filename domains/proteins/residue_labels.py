@@ -19,7 +19,13 @@ from domains.proteins import labelled
 from domains.proteins.baselines import letter_codes
 from domains.proteins.residues import cleaned
 from domains.shared.frames import FrameTable, choose_column
-from domains.shared.roles import IMBALANCED_SHARE, keep_split_columns, named_or_only_target, one_a_row
+from domains.shared.roles import (
+    IMBALANCED_SHARE,
+    keep_split_columns,
+    named_or_only_target,
+    one_a_row,
+    refuse_target_called,
+)
 from domains.shared.sequences import read_raw, repeated_ids, row_ids
 from domains.shared.targets import class_names
 from trainers.contract import Predictions, as_objects
@@ -48,6 +54,7 @@ def read(data: Any, request: Request) -> Reading:
     clean = cleaned(raw.frame[raw.sequence].tolist())
     notices = [*raw.notices, *said, *clean.notices]
     bad = [*raw.bad, *(BadRow(i, raw.places[i], reason) for i, reason in clean.reasons.items())]
+    refuse_target_called("sequence", target, where)
     columns: dict[str, Any] = {"sequence": clean.sequences}
     if target is not None:
         texts = ["" if pd.isna(cell) else str(cell).strip() for cell in raw.frame[target]]

@@ -34,7 +34,8 @@ class Delimited:
     """Every record under the header, as text.
 
     table: one string column a name, '' where a cell is empty.
-    ragged: position and reason of records whose number of cells differs from the header's (cut or padded).
+    ragged: position and reason of records whose number of cells differs from the header's (cut or padded), and of those
+        that repeat the header (left empty).
     utf8: the text itself where line numbers must be counted (cells over several lines, blank lines), else None.
     """
 
@@ -54,9 +55,12 @@ def read_delimited(raw: bytes, name: str, encoding: str | None = None) -> Delimi
     if not utf8.strip():
         raise DataError(f"{name}: the file is empty. It needs a header line and one line per row.")
     separator = detect_separator(_sample(utf8))
-    names, renamed = column_names(next(_records(_sample(utf8), separator)), name)
+    header = next(_records(_sample(utf8), separator))
+    names, renamed = column_names(header, name)
     _refuse_open_quote(utf8, separator, name)
     table, ragged = _parse(utf8, separator, names, name)
+    table, repeated = without_headers(table, header)
+    ragged = tuple(sorted((*ragged, *repeated)))
     num_lines = utf8.count(b"\n") + (not utf8.endswith(b"\n"))
     lines_differ = num_lines != table.num_rows + 1
     return Delimited(table, separator, ragged, (*notices, *renamed), utf8 if lines_differ else None)
@@ -244,6 +248,27 @@ def _parse_ragged(
     padded = [(record + [""] * width)[:width] for record in records]
     columns = list(zip(*padded, strict=True)) or [()] * width
     return pa.table({key: pa.array(cells, pa.string()) for key, cells in zip(names, columns, strict=True)}), ragged
+
+
+def without_headers(table: pa.Table, header: list[str]) -> tuple[pa.Table, list[tuple[int, str]]]:
+    """The table with records that repeat the header left empty, and their positions with the reason.
+
+    Files that were joined hold such records, and one would turn a column of numbers into text. A single column is left as it
+    is: there the name may be a value.
+    """
+    import pyarrow.compute as pc
+
+    if table.num_columns < 2:
+        return table, []
+    repeats = pc.equal(table.column(0), header[0])
+    for place in range(1, table.num_columns):
+        if not pc.any(repeats).as_py():
+            return table, []
+        repeats = pc.and_(repeats, pc.equal(table.column(place), header[place]))
+    positions = pc.indices_nonzero(repeats).to_pylist()
+    for place, column_name in enumerate(table.column_names):
+        table = table.set_column(place, column_name, pc.if_else(repeats, "", table.column(place)))
+    return table, [(position, "repeats the header; were files joined?") for position in positions]
 
 
 def record_lines(utf8: bytes, separator: str) -> list[int]:

@@ -48,6 +48,15 @@ def named_or_only_target(
     raise DataError(f"{where}: which column is to be predicted? Name it with --target. Columns: {', '.join(left)}.")
 
 
+def refuse_target_called(own: str, target: str | None, where: str) -> None:
+    """Raise DataError where the target has the name under which the reader keeps what models see: it would take its place."""
+    if target is not None and own in (target, *target.split(",")):
+        raise DataError(
+            f"{where}: the target cannot be called {own!r}, as what the model sees is. Rename the column, or choose another "
+            "with --target."
+        )
+
+
 def task_of_target(frame: pd.DataFrame, target: str | None, request: Request, *, comma: bool) -> tuple[str, str]:
     """The task as in training where that is known, else what the target asks for; and a notice, or ""."""
     if request.facts is not None:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Doubt, Facts, Request
+from domains.shared.cells import MISSING
 from domains.shared.fasta import Record, header_values, is_fasta, read_fasta, short_ids
 from domains.shared.frames import choose_column, read_frame
 from trainers.errors import DataError
@@ -82,7 +83,19 @@ def _from_table(data: Any, request: Request, kind: Kind) -> Raw:
         reading = read_frame(data, text_columns=[*_in_any_case(texts), sequence], encoding=request.encoding)
     bad = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
     ids = _id_column(reading.frame, request, sequence, where, kind.id_names)
-    return Raw(reading.frame, sequence, ids, reading.places, bad, list(reading.notices), reading.comma)
+    notices = [*reading.notices, *_marks(reading.frame[sequence], reading.places)]
+    return Raw(reading.frame, sequence, ids, reading.places, bad, notices, reading.comma)
+
+
+def _marks(sequences: pd.Series, places: Sequence[str]) -> list[Doubt]:
+    """What to say of cells such as "NA" and "null", whose letters are residues or bases too."""
+    found = np.flatnonzero(sequences.isin([mark for mark in MISSING if mark.isalpha()]))
+    if not len(found):
+        return []
+    first = f"the first is {sequences.iloc[found[0]]!r} in {places[int(found[0])]}"
+    return [
+        Doubt(f"{len(found):,} sequences look like marks of a missing value and are read by their letters; {first}")
+    ]
 
 
 def _in_any_case(names: Sequence[str]) -> list[str]:

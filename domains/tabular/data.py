@@ -23,6 +23,7 @@ from domains.tabular.columns import converted, described, gives_away, is_row_num
 from domains.tabular.suspects import looked_through
 from trainers.errors import DataError, did_you_mean
 
+COLUMNS: tuple[str, ...] = ()
 ID_NAMES = ("id",)
 SPLIT_NAMES = ("split",)
 # Below this share of repeated rows a score can hardly move; above the other, repeats are the nature of coarse columns

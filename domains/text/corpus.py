@@ -226,8 +226,15 @@ def _source(path: Path, name: str, request: Request, notices: list[str]) -> Sour
 
 
 def _frame_source(data: Any, name: str, request: Request, notices: list[str]) -> Source:
-    raw = read_raw(data, request)
+    # As in training, also when a run is evaluated: its text may have come from files without columns.
+    raw = read_raw(data, replace(request, target=None, facts=None))
     notices += [*raw.reading.notices, *raw.notices]
+    if raw.reading.ragged:
+        position, reason = raw.reading.ragged[0]
+        where = f"{raw.reading.places[position]}: {reason}"
+        raise DataError(
+            f"{len(raw.reading.ragged):,} rows do not fit the table, the first is {where}. Mend or remove them."
+        )
     return Texts(raw.frame[raw.text].astype(str).tolist(), name)
 
 
@@ -328,15 +335,16 @@ def _prompts(data: Any, request: Request) -> Reading:
     """One prompt a row: lines of a text file, or a column of a table called prompt, text, or the only one with text."""
     suffix = "" if isinstance(data, pd.DataFrame) else Path(data).suffix.lower()
     is_table = isinstance(data, pd.DataFrame) or suffix in (*FRAME_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
-    ids, texts, places, notices = (_rows_of if is_table else _lines_of)(data, request)
-    bad = [BadRow(i, places[i], "no prompt") for i, text in enumerate(texts) if not str(text).strip()]
+    ids, texts, places, notices, ragged = (_rows_of if is_table else _lines_of)(data, request)
+    reasons = {**{i: "no prompt" for i, text in enumerate(texts) if not str(text).strip()}, **ragged}
+    bad = [BadRow(i, places[i], reason) for i, reason in sorted(reasons.items())]
     frame = pd.DataFrame({"text": np.array(texts, dtype=object)})
     table = FrameTable(frame, np.array(ids, dtype=object), None, {"shape": SHAPE, "prompts": True})
     return Reading(table, TASK, None, tuple(bad), tuple(notices))
 
 
-_Prompts = tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str]]
-"""Ids, texts, places, notices."""
+_Prompts = tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str], Mapping[int, str]]
+"""Ids, texts, places, notices, and why rows do not fit their table."""
 
 
 def _rows_of(data: Any, request: Request) -> _Prompts:
@@ -346,7 +354,7 @@ def _rows_of(data: Any, request: Request) -> _Prompts:
     raw = read_raw(data, Request(id_column=request.id_column, columns=columns, encoding=request.encoding))
     texts = raw.frame[raw.text].tolist()
     ids = list(map(str, range(len(texts)) if raw.id_column is None else raw.frame[raw.id_column]))
-    return ids, texts, raw.reading.places, (*raw.reading.notices, *raw.notices)
+    return ids, texts, raw.reading.places, (*raw.reading.notices, *raw.notices), dict(raw.reading.ragged)
 
 
 def _lines_of(data: Any, request: Request) -> _Prompts:
@@ -357,4 +365,4 @@ def _lines_of(data: Any, request: Request) -> _Prompts:
     texts = path.read_text(encoding="utf-8-sig" if encoding == "utf-8" else encoding).split("\n")
     texts = [text.rstrip("\r") for text in (texts[:-1] if texts[-1] == "" else texts)]
     places = [f"{path.name} line {number}" for number in range(1, len(texts) + 1)]
-    return [str(at) for at in range(len(texts))], texts, places, notices
+    return [str(at) for at in range(len(texts))], texts, places, notices, {}

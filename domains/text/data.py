@@ -25,6 +25,7 @@ from domains.shared.frames import JSON_SUFFIXES, PARQUET_SUFFIXES, read_frame
 from domains.text.copies import NEAR, RUN, folded, nearest
 from trainers.errors import UsageError
 
+COLUMNS = ("text", "words", "prompt", "answer", "messages", "source")
 SHAPE_OF_TASK = {"ner": "tagged", "seq2seq": "parallel"}
 COLUMN_OF_SHAPE = {"labelled": "text", "tagged": "text", "pairs": "prompt", "parallel": "source"}
 """The texts that a split keeps apart; running text has none."""

@@ -24,6 +24,7 @@ from domains.shared.roles import (
     largest_share,
     named_or_only_target,
     one_a_row,
+    refuse_target_called,
     task_of_target,
 )
 from domains.shared.targets import bad_targets, class_names, target_values
@@ -50,6 +51,7 @@ def read(data: Any, request: Request) -> Reading:
     places, texts = raw.reading.places, raw.frame[raw.text].tolist()
     bad = [BadRow(i, places[i], reason) for i, reason in raw.reading.ragged]
     bad += [BadRow(i, places[i], f"no text in column {raw.text!r}") for i, text in enumerate(texts) if not text.strip()]
+    refuse_target_called("text", target, where)
     columns: dict[str, Any] = {"text": np.array(texts, dtype=object)}
     if target is not None:
         classes = request.facts.classes if request.facts else ()

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from domains.contract import Request
+from domains.contract import Doubt, Request
 from domains.sniff import sniff
 from domains.text import corpus
 from trainers.errors import DataError
@@ -47,6 +47,47 @@ def test_another_encoding_is_refused_until_it_is_named(kind, tmp_path):
         data.read(path, Request("label"))
     found = data.read(path, Request("label", encoding="cp1252"))
     assert set(found.table.target()) == {"café", "thé"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_header_in_the_middle_of_joined_files_is_a_bad_row_and_never_a_value(shape, tmp_path):
+    """ "sequence" is a protein by its letters, and one word makes text of a column of numbers."""
+    kind, column, value = SHAPES[shape]
+    target, path = TARGETS.get(shape, "label"), tmp_path / "t.csv"
+    header, lines = f"id,{column},{target}\n", [f"{i},{value},{'ab'[i % 2]}\n" for i in range(4)]
+    path.write_text(header + "".join(lines[:2]) + header + "".join(lines[2:]))
+    task = {"pairs": "generation", "parallel": "seq2seq"}.get(shape)
+    found = importlib.import_module(f"domains.{kind}.data").read(path, Request(target, task))
+    assert len(found.table) == 5
+    (row,) = found.bad
+    assert (row.position, row.place) == (2, "t.csv line 4")
+    assert row.reason.startswith("repeats the header")
+    if kind == "tabular":
+        assert found.table.column("x").dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [("text", None), ("proteins", None), ("proteins", "multilabel"), ("genomics", None), ("molecules", None)],
+)
+def test_a_target_never_takes_the_place_of_what_the_model_sees(kind, task, tmp_path):
+    """Else a model would read the answers: the column has the name that readers give to sequences and texts."""
+    _, column, value = SHAPES["labelled" if kind == "text" else kind]
+    other, path = {"smiles": "mol", "text": "body"}.get(column, "chain"), tmp_path / "t.csv"
+    path.write_text(f"{other},{column}\n" + "".join(f"{value},{'ab'[i % 2]}\n" for i in range(6)))
+    request = Request(column, task, columns={column: other})
+    with pytest.raises(DataError, match=f"the target cannot be called '{column}'"):
+        importlib.import_module(f"domains.{kind}.data").read(path, request)
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("proteins", "null"), ("proteins", "NA"), ("genomics", "NaN")])
+def test_marks_of_a_missing_value_that_are_sequences_by_their_letters_are_no_secret(kind, mark, tmp_path):
+    value, path = SHAPES[kind][2], tmp_path / "t.csv"
+    path.write_text(f"sequence,label\n{value},a\n{mark},b\n{value},a\n")
+    found = importlib.import_module(f"domains.{kind}.data").read(path, Request("label"))
+    (said,) = [notice for notice in found.notices if isinstance(notice, Doubt)]
+    assert "1 sequences look like marks of a missing value" in said
+    assert f"'{mark}' in t.csv line 3" in said
 
 
 def test_an_sdf_in_another_encoding_too(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ import zoo
 from domains.contract import Request
 from domains.genomics import bed, data
 from domains.splits import make_split
-from trainers.errors import DataError
+from trainers.errors import DataError, UsageError
 
 OTHER = {"A": "T", "C": "G", "G": "C", "T": "A"}
 
@@ -89,6 +91,31 @@ def test_without_a_genome_or_with_none_of_its_chromosomes_it_is_refused(tmp_path
         data.read(path, request(genome))
     with pytest.raises(DataError, match="no such file"):
         data.read(path, Request(reference=str(tmp_path / "other.fa")))
+
+
+def test_spaces_between_columns_and_unknown_strands_are_told(tmp_path, genome):
+    with pytest.raises(DataError, match=r"places\.bed line 1: .* is no interval.*tabs"):
+        data.read(written(tmp_path, ["chr1 0 20 a", "chr1 30 50 b"]), request(genome))
+    path = written(tmp_path, ["chr1\t0\t20\ta\t1\t+", "chr1\t30\t50\tb\t2\t?", "chr1\t60\t80\tc\t3\t."])
+    found = data.read(path, request(genome, target="score"))
+    assert [(row.position, "strand '?'" in row.reason) for row in found.bad] == [(1, True)]
+
+
+def test_an_index_that_is_older_than_the_genome_is_not_trusted(tmp_path, genome):
+    bases, fasta = genome
+    index = fasta.with_name("genome.fa.fai")
+    index.write_text("chr1\t3000\t100\t60\t61\nchr2\t3000\t4000\t60\t61\n")  # of another file
+    os.utime(index, (1, 1))
+    table = data.read(written(tmp_path, ["chr1\t0\t10\ta", "chr2\t5\t25\tb"]), request(genome, target="name")).table
+    assert table.column("sequence").tolist() == [bases["chr1"][:10], bases["chr2"][5:25]]
+
+
+def test_a_genome_that_nothing_is_cut_out_of_is_refused(tmp_path, genome):
+    path = written(tmp_path, ["sequence,y", "ACGTACGTAC,a", "ACGTTTTTAC,b"], "rows.csv")
+    with pytest.raises(DataError, match=r"--reference .*only for BED"):
+        data.read(path, request(genome, target="y"))
+    with pytest.raises(UsageError, match=r"--reference .*means nothing to the type tabular"):
+        zoo.plan("tabular/xgboost", path, target="y", reference=genome[1])
 
 
 def test_clusters_are_chains_of_overlaps():

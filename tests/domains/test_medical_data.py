@@ -1,6 +1,7 @@
 """Reading scans and masks: layouts, the integrity check, orientation, patients."""
 
 import json
+import shutil
 from pathlib import Path
 
 import nibabel as nib
@@ -47,6 +48,24 @@ def test_good_cases_have_no_fault_and_their_classes_are_the_numbers_in_the_masks
     assert reading.table.ids == [f"c{number:02d}" for number in range(5)]
     assert reading.table.context["values"] == (0, 1)
     assert (reading.table.target()[0].array() == box()).all()
+
+
+@pytest.mark.parametrize("form", ["zip", "gztar"])
+def test_scans_are_read_out_of_an_archive_as_out_of_its_folder(folder, form, tmp_path_factory, monkeypatch):
+    place = tmp_path_factory.mktemp("archive")
+    monkeypatch.setenv("ZOO_CACHE", str(place / "cache"))
+    packed = shutil.make_archive(str(place / "scans"), form, folder)
+    expected, found = data.read(folder, Request()), data.read(packed, Request())
+    assert found.table.ids == expected.table.ids
+    assert not found.bad
+    assert (found.table.target()[3].array() == expected.table.target()[3].array()).all()
+
+
+def test_intensities_that_float32_cannot_hold_are_told(folder):
+    write(folder / "imagesTr" / "c01.nii.gz", np.full(SHAPE, 1e308), dtype=np.float64)
+    (bad,) = data.read(folder, Request()).bad
+    assert bad.position == 1
+    assert "too large" in bad.reason
 
 
 def test_every_case_whose_geometry_differs_is_named_with_the_difference_and_a_tenth_of_a_micrometre_is_none(folder):

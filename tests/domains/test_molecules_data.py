@@ -69,6 +69,24 @@ def test_rows_without_a_molecule_are_listed_with_a_reason_and_none_is_dropped():
     assert "'C1CC'" in reasons[3]
 
 
+def test_what_is_too_large_for_a_molecule_is_a_bad_row_at_once(tmp_path):
+    """RDKit's scaffold of the second would take minutes, reading the third one too."""
+    smiles = ["CCO", "c1ccccc1CN" * 200, "CCN(C(O)C)c1ccccc1" * 3000, "C" * 1000]
+    reading = data.read(frame_of(smiles), Request(target="y"))
+    reasons = {row.position: row.reason for row in reading.bad}
+    assert sorted(reasons) == [1, 2]
+    assert "1,600 atoms, more than 1,000" in reasons[1]
+    assert "54,000 characters" in reasons[2]
+    carbon = "M  V30 {} C 0 0 0 0\n"
+    atoms = "".join(carbon.format(i) for i in range(1, 20_001))
+    counts = "M  V30 BEGIN CTAB\nM  V30 COUNTS 20000 0 0 0 0\nM  V30 BEGIN ATOM\n"
+    head = f"big\n\n\n  0  0  0     0  0            999 V3000\n{counts}"
+    big = f"{head}{atoms}M  V30 END ATOM\nM  V30 END CTAB\nM  END\n>  <y>\n1\n\n$$$$\n"
+    (tmp_path / "m.sdf").write_text(big + Chem.MolToMolBlock(Chem.MolFromSmiles("CCO")) + ">  <y>\n2\n\n$$$$\n")
+    (row,) = data.read(tmp_path / "m.sdf", Request(target="y")).bad
+    assert (row.position, "20,010 lines" in row.reason) == (0, True), row.reason
+
+
 def test_the_column_of_smiles_is_found_by_name_or_content_or_is_named():
     frame = frame_of(SOME)
     by_content = data.read(frame.rename(columns={"smiles": "what"}), Request(target="y"))

@@ -223,3 +223,20 @@ def test_too_little_text_says_how_much_is_enough(tmp_path):
     (tmp_path / "small.txt").write_text("One line.\n")
     with pytest.raises(DataError, match=r"1 usable rows of 1 are too few .* bring 12,288 bytes or more"):
         zoo.train("text/gpt-pretrain", tmp_path / "small.txt", out=tmp_path / "run")
+
+
+def test_a_run_of_text_files_is_scored_on_a_table_by_the_column_that_training_would_take(book, tmp_path):
+    facts = corpus.describe(read(book), "generation", GENERATION)
+    pd.DataFrame({"body": PARAGRAPHS, "label": "good"}).to_csv(tmp_path / "t.csv", index=False)
+    request = Request(corpus.TARGET, "generation", facts=facts)
+    assert whole_text(read(tmp_path / "t.csv", request)) == whole_text(read(tmp_path / "t.csv"))
+
+
+def test_a_row_that_does_not_fit_its_table_is_neither_trained_on_nor_answered(book, tmp_path):
+    (tmp_path / "t.csv").write_text("text,label\na film,good\nonly\na book,bad\n")
+    with pytest.raises(DataError, match=r"t\.csv line 3: 1 cells, but the header has 2"):
+        read(tmp_path / "t.csv")
+    facts = corpus.describe(read(book), "generation", GENERATION)
+    found = corpus.read(tmp_path / "t.csv", Request(task="generation", facts=facts))
+    assert len(found.table) == 3
+    assert [(row.position, row.reason) for row in found.bad] == [(1, "1 cells, but the header has 2")]

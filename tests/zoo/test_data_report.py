@@ -65,6 +65,18 @@ def test_constants_copies_of_the_target_hidden_groups_and_gaps_are_told(tmp_path
     assert "'copy' is suspicious" in err
 
 
+def test_classes_that_a_person_takes_for_the_same_are_told(tmp_path, capsys):
+    frame = table()
+    frame["y"] = ["caf\u00e9", "cafe\u0301", "Tea ", "tea", "water", "milk"] * 10
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    code, out, _ = checked(capsys, "--data", tmp_path / "t.csv", "--type", "tabular", "--target", "y", "--json")
+    alike = [line for line in json.loads(out)["warnings"] if "differ in case, spaces or the form of letters" in line]
+    assert code == 0
+    assert len(alike) == 2
+    assert any("'tea'" in line for line in alike)
+    assert not any("water" in line or "milk" in line for line in alike)
+
+
 def test_bad_rows_are_all_listed_and_exit_with_2_unless_they_are_skipped(tmp_path, capsys):
     frame = table()
     frame.loc[[5, 9], "y"] = None

@@ -66,6 +66,24 @@ def test_one_budget_replaces_another(planned):
     assert (made.settings["steps"], made.settings["epochs"]) == (5, None)
 
 
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"epochs": 3, "sets": {"train.steps": 5}},
+        {"epochs": 3, "budget": 60.0},
+        {"sets": {"train.seconds": 9, "train.steps": 5}},
+    ],
+)
+def test_two_budgets_of_the_user_are_refused_as_nobody_knows_which_ends_the_training(planned, wishes):
+    with pytest.raises(UsageError, match=r"train\.\w+\) and .*train\.\w+\) are two budgets"):
+        planned(**wishes)
+
+
+def test_the_same_budget_twice_is_no_conflict_and_neither_is_one_taken_away(planned):
+    assert planned(epochs=3, sets={"train.epochs": 5}).settings["epochs"] == 5
+    assert planned(sets={"train.epochs": None, "train.steps": 5}).settings["steps"] == 5
+
+
 def test_a_misspelt_path_gets_a_suggestion(planned):
     with pytest.raises(UsageError, match=r"'train\.learning_rat' of tabular/thing.*Known"):
         planned(sets={"train.learning_rat": 1})
