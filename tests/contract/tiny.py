@@ -161,6 +161,26 @@ def scans(folder: Path, task: str) -> tuple[Any, str | None]:
     return phantoms(folder / "scans", num_cases=NUM_ROWS, shape=(16, 16, 16)), None
 
 
+def labelled_scans(folder: Path, task: str) -> tuple[Any, str]:
+    """Scans of 16 x 16 x 4 voxels with a box that is brighter or darker than the rest, two of a patient."""
+    import nibabel as nib
+
+    rng = np.random.default_rng(0)
+    rows = []
+    (folder / "scans").mkdir(parents=True, exist_ok=True)
+    for i in range(NUM_ROWS):
+        share = float(rng.uniform()) if task == "regression" else float(i // 2 % 2)
+        image = rng.normal(100, 10, (16, 16, 4))
+        image[4:12, 4:12, :] += 100 * (share - 0.5)
+        name = f"scans/p{i // 2:02d}_scan{i % 2}.nii.gz"
+        nib.save(nib.Nifti1Image(image.astype(np.float32), np.eye(4)), folder / name)
+        rows.append({"path": name, "patient": f"p{i // 2:02d}", "y": share})
+    frame = pd.DataFrame(rows)
+    if task == "classification":
+        frame["y"] = np.where(frame["y"] > 0.5, "bright", "dark")
+    return _written(frame, folder / "scans.csv"), "y"
+
+
 def texts(folder: Path, task: str) -> tuple[Any, str]:
     """Sentences of 5-20 words, mostly of one list or of another; the label sets name what they speak of."""
     rng = np.random.default_rng(0)
@@ -260,6 +280,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "images": pictures,
     "molecules": molecules,
     "medical": scans,
+    "medical/cnn-finetune": labelled_scans,
     "text": texts,
     "molecules/smiles-lm": structures,
     "text/gpt-pretrain": corpus,
