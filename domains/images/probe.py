@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from domains.contract import Baseline, Facts
-from domains.images.data import FILE
+from domains.images.labelled import FILE
 from domains.images.table import LABEL_SETS
 from domains.images.views import PlainViews
 from domains.shared import timm_backbone as nets

@@ -11,7 +11,7 @@ import torch
 
 from domains.contract import Facts
 from domains.images.augment import mixed, training_view
-from domains.images.data import FILE
+from domains.images.labelled import FILE
 from domains.images.shelf import Shelf, shelve
 from domains.images.views import PlainViews
 from domains.shared.convolutions import batch_norms

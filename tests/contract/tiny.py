@@ -121,6 +121,13 @@ def pictures(folder: Path, task: str) -> tuple[Any, str | None]:
     return _written(frame, folder / "pictures" / "list.csv"), "y"
 
 
+def pictures_with_masks(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Pictures of 32 x 24 pixels with circles and boxes, and their masks."""
+    from domains.images.demo import shapes
+
+    return shapes(folder / "shapes", num=NUM_ROWS, size=(32, 24)), None
+
+
 def _whiten(paths: list[Path]) -> None:
     for path in paths:
         pixels = np.array(Image.open(path))
@@ -278,6 +285,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "proteins/esm2-residue": labelled_residues,
     "genomics": genomics,
     "images": pictures,
+    "images/segment": pictures_with_masks,
     "molecules": molecules,
     "medical": scans,
     "medical/cnn-finetune": labelled_scans,
@@ -381,7 +389,9 @@ def paths_of(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 def new_rows(data: Path) -> pd.DataFrame:
     """What to predict: the rows of `data` as a frame."""
     if data.is_dir():
-        files = sorted(data.rglob("*.png")) or sorted(data.glob("imagesTr/*.nii.gz"))
+        files = (
+            sorted(data.glob("images/*.png")) or sorted(data.rglob("*.png")) or sorted(data.glob("imagesTr/*.nii.gz"))
+        )
         return pd.DataFrame({"path": [str(path) for path in files]})
     if data.suffix == ".txt":
         return pd.DataFrame({"text": data.read_text().splitlines()})

@@ -19,6 +19,7 @@ from domains.medical.nnunet import Options
 from domains.medical.shelf import StoredCase, shelve
 from domains.medical.volumes import Geometry, Mask
 from domains.metrics import scores as scored
+from domains.shared.mask_losses import class_overlaps, pixel_losses
 from trainers.contract import Machine, Predictions
 from trainers.errors import UsageError
 
@@ -127,7 +128,7 @@ def test_the_dice_term_is_the_closed_form_and_a_batch_is_the_sum_of_its_cases():
     rng = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 3, 4, 5, 6, generator=rng, dtype=torch.float64)
     masks = torch.randint(0, 3, (3, 4, 5, 6), generator=rng)
-    found = losses.overlap_losses(logits, masks)
+    found = 1 - class_overlaps(logits, masks).mean(dim=1)
     p = logits.softmax(1)
     for row in range(3):
         each = [
@@ -145,8 +146,8 @@ def test_tversky_punishes_what_is_missed_and_focal_what_is_hard():
     masks = torch.zeros(1, 2, 2, 2, dtype=torch.long)
     masks[0, 0] = 1
     missed = torch.stack([torch.full((2, 2, 2), 1.0), torch.full((2, 2, 2), -1.0)])[None]
-    assert losses.overlap_losses(missed, masks, beta=0.8) > losses.overlap_losses(missed, masks, beta=0.5)
-    assert losses.voxel_losses(missed, masks, gamma=2.0) < losses.voxel_losses(missed, masks)
+    assert class_overlaps(missed, masks, beta=0.8) < class_overlaps(missed, masks, beta=0.5)
+    assert pixel_losses(missed, masks, gamma=2.0) < pixel_losses(missed, masks)
 
 
 def test_dice_and_the_hausdorff_distance_are_those_of_monai_and_of_counting():
