@@ -141,8 +141,8 @@ def _own_side(found: nets.Backbone) -> int:
     return int(found.args.get("img_size") or (found.picture_config.get("input_size") or (3, 224, 224))[-1])
 
 
-def input_side(facts: Facts, found: nets.Backbone, options: Options) -> tuple[int, str]:
-    """The side of the square that the network sees, in pixels, and why."""
+def input_side(facts: Facts, found: nets.Backbone, options: Any) -> tuple[int, str]:
+    """The side of the square that the network sees, in pixels, and why. options: have `image_size`."""
     if options.image_size is not None:
         return options.image_size, "options.image_size"
     own = _own_side(found)

@@ -1,7 +1,8 @@
 """Pictures as a data type. What a row is depends on the task, and each kind has a module of its own:
 
-labelled  a picture with a class, several labels or a number
-masked    a picture with a mask of class numbers
+labelled    a picture with a class, several labels or a number
+masked      a picture with a mask of class numbers
+unlabelled  a picture alone
 
 See `domains.contract.Domain` for what the functions do.
 """
@@ -20,7 +21,7 @@ from domains.images.copies import MAX_MEAN_STEP, nearest
 from domains.images.labelled import FILE
 from trainers.contract import Predictions
 
-KIND_OF_TASK = {"segmentation": "masked"}
+KIND_OF_TASK = {"segmentation": "masked", "representation": "unlabelled"}
 
 
 def read(data: Any, request: Request) -> Reading:

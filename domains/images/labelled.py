@@ -83,7 +83,7 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
 
 def _stratum(table: Any, task: str) -> Any:
     """What a split keeps even: classes, or of several labels a row's rarest one."""
-    if table.target_name is None or task == "regression":
+    if table.target_name is None or task in ("regression", "representation"):
         return None
     return rarest_labels(table.target()) if task == LABEL_SETS else table.target()
 
@@ -153,7 +153,7 @@ def _from_folder(root: Path, request: Request) -> Reading:
         raise DataError(f"{root}: no picture in this folder ({', '.join(layout.SUFFIXES)}).")
     files = [found.file for found in listing.pictures]
     if request.facts is not None and request.target is None:
-        return _reading(root, files, notices=listing.notices, task=request.facts.task)
+        return reading_of(root, files, notices=listing.notices, task=request.facts.task)
     labels = np.array([found.label for found in listing.pictures], dtype=object)
     parts = {found.file: found.part for found in listing.pictures if found.part}
     bad = _bad_labels(root, files, labels, request.facts)
@@ -165,7 +165,7 @@ def _from_folder(root: Path, request: Request) -> Reading:
     if request.facts is None:
         class_names(labels, f"{root}: the class folders")
     notices = [*listing.notices, *_class_notices(listing.pictures, request.facts)]
-    return _reading(root, files, values=labels, target=FOLDER_TARGET, bad=bad, parts=parts, notices=notices)
+    return reading_of(root, files, values=labels, target=FOLDER_TARGET, bad=bad, parts=parts, notices=notices)
 
 
 def _check_folder_request(root: Path, request: Request) -> None:
@@ -215,14 +215,14 @@ def _counted(counts: Counter[str]) -> str:
 def _one_picture(path: Path, request: Request) -> Reading:
     if request.facts is None or request.target is not None:
         raise DataError(f"{path}: one picture is enough to predict, not to learn. Give a folder or a table of paths.")
-    return _reading(path.parent, [path.name], task=request.facts.task)
+    return reading_of(path.parent, [path.name], task=request.facts.task)
 
 
 def _from_table(data: Any, request: Request) -> Reading:
     rows = table_rows(data, request)
     if rows.values is not None and rows.task == "classification" and request.facts is None:
         class_names(rows.values, f"{data if isinstance(data, str | Path) else 'DataFrame'}: target {rows.target!r}")
-    return _reading(
+    return reading_of(
         rows.root,
         rows.files,
         values=rows.values,
@@ -234,10 +234,11 @@ def _from_table(data: Any, request: Request) -> Reading:
     )
 
 
-def _reading(
+def reading_of(
     root: Path,
     files: Sequence[str | None],
     *,
+    kind: str = KIND,
     values: np.ndarray | None = None,
     target: str | None = None,
     task: str = "classification",
@@ -256,7 +257,7 @@ def _reading(
             place = str(root / str(file)) if rows is None else f"{rows.places[i]} ({file})"
             reasons[i] = BadRow(i, place, str(found))
     prints = {file: found for file, found in looks.items() if isinstance(found, Print)}
-    context: dict[str, Any] = {"kind": KIND, "root": str(root), "prints": prints, "parts": parts or {}}
+    context: dict[str, Any] = {"kind": kind, "root": str(root), "prints": prints, "parts": parts or {}}
     context |= {"copies": dict(zip(prints, copy_groups(list(prints.values())).tolist(), strict=True)) if target else {}}
     context |= {"layout": "folder" if rows is None else "table", "path_column": rows.path_column if rows else None}
     context["labels"] = rows.labels if rows else []

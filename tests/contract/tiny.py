@@ -128,6 +128,18 @@ def pictures_with_masks(folder: Path, task: str) -> tuple[Any, str | None]:
     return shapes(folder / "shapes", num=NUM_ROWS, size=(32, 24)), None
 
 
+def plain_pictures(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Pictures of 24 pixels, each with two colours of its own."""
+    rng = np.random.default_rng(0)
+    (folder / "plain").mkdir(parents=True, exist_ok=True)
+    for i in range(NUM_ROWS):
+        one, other = rng.integers(0, 256, (2, 3))
+        share = np.clip(np.linspace(-0.5, 1.5, 24), 0, 1)[None, :, None]
+        pixels = np.broadcast_to(share * one + (1 - share) * other, (24, 24, 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / "plain" / f"{i:03d}.png")
+    return folder / "plain", None
+
+
 def _whiten(paths: list[Path]) -> None:
     for path in paths:
         pixels = np.array(Image.open(path))
@@ -286,6 +298,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "genomics": genomics,
     "images": pictures,
     "images/segment": pictures_with_masks,
+    "images/contrastive": plain_pictures,
     "molecules": molecules,
     "medical": scans,
     "medical/cnn-finetune": labelled_scans,
