@@ -3,6 +3,7 @@
 labelled    a picture with a class, several labels or a number
 masked      a picture with a mask of class numbers
 unlabelled  a picture alone
+generated   a picture to draw others like it from
 
 See `domains.contract.Domain` for what the functions do.
 """
@@ -21,7 +22,7 @@ from domains.images.copies import MAX_MEAN_STEP, nearest
 from domains.images.labelled import FILE
 from trainers.contract import Predictions
 
-KIND_OF_TASK = {"segmentation": "masked", "representation": "unlabelled"}
+KIND_OF_TASK = {"segmentation": "masked", "representation": "unlabelled", "generation": "generated"}
 
 
 def read(data: Any, request: Request) -> Reading:

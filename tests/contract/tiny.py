@@ -299,6 +299,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "images": pictures,
     "images/segment": pictures_with_masks,
     "images/contrastive": plain_pictures,
+    "images/diffusion": plain_pictures,
     "molecules": molecules,
     "medical": scans,
     "medical/cnn-finetune": labelled_scans,
