@@ -106,7 +106,7 @@ class Projected(nn.Module):
     def __init__(self, backbone: JSON, dimensions: int, weights: Weights | None) -> None:
         super().__init__()
         self.encoder = nets.build_network(backbone, 0, weights=weights)
-        width = int(getattr(self.encoder, "head_hidden_size", None) or self.encoder.num_features)
+        width = nets.num_features(self.encoder)
         self.projection = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, dimensions))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

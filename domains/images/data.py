@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from domains.contract import Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.images.copies import MAX_MEAN_STEP, nearest
@@ -26,9 +27,8 @@ KIND_OF_TASK = {"segmentation": "masked", "representation": "unlabelled", "gener
 
 
 def read(data: Any, request: Request) -> Reading:
-    """Read what the kind of the data is, every row in order: as in training where that is known, else by the task."""
-    kind = request.facts.schema["kind"] if request.facts else KIND_OF_TASK.get(request.task or "", "labelled")
-    reading: Reading = _module(kind).read(data, request)
+    """Read what the kind of the data is (`kind_of`), every row in order."""
+    reading: Reading = _module(kind_of(data, request)).read(data, request)
     return reading
 
 
@@ -66,13 +66,13 @@ def describe(train: Any, task: str, request: Request) -> Facts:
 
 def metrics(facts: Facts) -> tuple[Metric, ...]:
     """The first decides."""
-    found: tuple[Metric, ...] = _module(facts.schema["kind"]).metrics(facts)
+    found: tuple[Metric, ...] = _module(_known(facts)).metrics(facts)
     return found
 
 
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """A trivial rival first."""
-    found: tuple[Baseline, ...] = _module(facts.schema["kind"]).baselines(facts)
+    found: tuple[Baseline, ...] = _module(_known(facts)).baselines(facts)
     return found
 
 
@@ -80,7 +80,23 @@ def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Ma
     """Masks over the worst, the median and the best test picture; nothing for labels."""
     from domains.images.masked import KIND, plots
 
-    return plots(test, predictions, facts, folder) if facts.schema["kind"] == KIND else {}
+    return plots(test, predictions, facts, folder) if _known(facts) == KIND else {}
+
+
+def kind_of(data: Any, request: Request) -> str:
+    """The kind: as in training where that is known, else by the task, else masks where there are folders of them."""
+    if request.facts is not None:
+        return _known(request.facts)
+    if request.task is not None:
+        return KIND_OF_TASK.get(request.task, "labelled")
+    from domains.images.masked import KIND, has_masks
+
+    is_folder = not isinstance(data, pd.DataFrame) and Path(data).is_dir()
+    return KIND if is_folder and has_masks(Path(data)) else "labelled"
+
+
+def _known(facts: Facts) -> str:
+    return str(facts.schema.get("kind", "labelled"))  # runs of earlier versions had labels only
 
 
 def _prints(table: Any) -> list[Any]:

@@ -87,7 +87,7 @@ def baselines(plan: Plan) -> tuple[Baseline, ...]:
 
 def input_side(facts: Facts, options: Options) -> int:
     """A multiple of what the levels halve."""
-    step = 2 ** (len(options.widths) - 1)
+    step: int = 2 ** (len(options.widths) - 1)
     side = options.image_size or min(LARGEST_SIDE, round(facts.sizes["median_short_side"]))
     return max(step, math.ceil(side / step) * step)
 
@@ -206,7 +206,7 @@ class FlowTask:
         with torch.no_grad():
             parts = [
                 flow.drawn(velocity, part, which, steps=self.options.steps)
-                for part, which in zip(noise.split(_MOST_AT_ONCE), classes.split(_MOST_AT_ONCE), strict=True)
+                for part, which in zip(*(torch.split(each, _MOST_AT_ONCE) for each in (noise, classes)), strict=True)
             ]
         return flow.as_bytes(torch.cat(parts))
 

@@ -26,8 +26,8 @@ class FlowNetwork(nn.Module):
     def __init__(self, num_classes: int, widths: Sequence[int]) -> None:
         super().__init__()
         width = 4 * widths[0]
-        self.half = widths[0] // 2
-        self.time = nn.Sequential(nn.Linear(2 * self.half, width), nn.SiLU(), nn.Linear(width, width))
+        self.num_waves = widths[0] // 2
+        self.time = nn.Sequential(nn.Linear(2 * self.num_waves, width), nn.SiLU(), nn.Linear(width, width))
         self.classes = nn.Embedding(num_classes + 1, width)
         self.first = nn.Conv2d(3, widths[0], 3, padding=1)
         self.down = nn.ModuleList()
@@ -46,7 +46,7 @@ class FlowNetwork(nn.Module):
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
 
     def forward(self, x: torch.Tensor, times: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-        told = self.time(_waves(times, self.half)) + self.classes(classes)
+        told = self.time(_waves(times, self.num_waves)) + self.classes(classes)
         x = self.first(x)
         kept = []
         for level, block in enumerate(self.down):

@@ -22,7 +22,7 @@ from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable
 from domains.shared.groupings import joined
 from domains.shared.label_sets import label_names, rarest_labels
-from domains.shared.pictures import PictureError, Print, in_threads, try_print
+from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
 
@@ -150,7 +150,7 @@ def _from_folder(root: Path, request: Request) -> Reading:
         _check_folder_request(root, request)
         listing = layout.labelled(root)
     if not listing.pictures:
-        raise DataError(f"{root}: no picture in this folder ({', '.join(layout.SUFFIXES)}).")
+        raise DataError(f"{root}: no picture in this folder ({', '.join(SUFFIXES)}).")
     files = [found.file for found in listing.pictures]
     if request.facts is not None and request.target is None:
         return reading_of(root, files, notices=listing.notices, task=request.facts.task)

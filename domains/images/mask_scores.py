@@ -3,7 +3,7 @@ them. A class that neither truth nor answer holds anywhere has none, and is left
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -66,7 +66,7 @@ def _dice(both: np.ndarray, either: np.ndarray) -> np.ndarray:
     return np.asarray(2 * both / either)
 
 
-def _mean(value: partial[np.ndarray], classes: Sequence[int], stats: np.ndarray) -> float:
+def _mean(value: Callable[[np.ndarray, np.ndarray], np.ndarray], classes: Sequence[int], stats: np.ndarray) -> float:
     both, either = stats.sum(axis=0).reshape(2, -1)[:, list(classes)]
     with np.errstate(invalid="ignore", divide="ignore"):
         found = value(both, either)

@@ -18,10 +18,11 @@ from domains.images import layout
 from domains.images.copies import copy_groups
 from domains.images.labelled import FILE
 from domains.images.mask_files import MaskPng, class_values, read_mask
+from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable, choose_column, read_frame
 from domains.shared.groupings import joined
 from domains.shared.paths import path_problem
-from domains.shared.pictures import PictureError, Print, in_threads, try_print
+from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
 from domains.shared.roles import found_group, unnamed_groups
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError, did_you_mean
@@ -66,10 +67,11 @@ def read(data: Any, request: Request) -> Reading:
         if request.target not in (None, MASK) or request.group is not None or request.order is not None:
             named = request.target if request.target not in (None, MASK) else request.group or request.order
             raise UsageError(f"{path}: {named} names a column, and a folder has none: its masks are the target.")
+        path = unpacked(path) if is_archive(path) else path
         rows = _pictures(path) if is_blind else _of_folders(path)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     if not rows.ids:
-        raise DataError(f"{where}: no picture here ({', '.join(layout.SUFFIXES)}).")
+        raise DataError(f"{where}: no picture here ({', '.join(SUFFIXES)}).")
     return _reading(rows, request, where, is_folder=not isinstance(data, pd.DataFrame) and Path(data).is_dir())
 
 
@@ -122,6 +124,12 @@ def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Ma
     from domains.images.mask_plots import overlays
 
     return overlays(test, predictions, len(facts.schema["names"]), folder)
+
+
+def has_masks(root: Path) -> bool:
+    """Whether a folder is laid out as pictures with masks."""
+    names = {path.name.lower() for path in root.iterdir() if path.is_dir()}
+    return bool(names & set(IMAGE_FOLDERS) and names & set(MASK_FOLDERS)) and bool(_paired(root))
 
 
 # --- what the data names ---------------------------------------------------------------------------------------------
@@ -248,7 +256,13 @@ def _reading(rows: Rows, request: Request, where: str, *, is_folder: bool) -> Re
         frame[MASK] = pd.Series(masks, dtype=object)
     seen_prints = {str(rows.files[row]): each for row, each in prints.items() if isinstance(each, Print)}
     copies = dict(zip(seen_prints, copy_groups(list(seen_prints.values())).tolist(), strict=True)) if held else {}
-    context = {"kind": KIND, "root": str(rows.root), "prints": seen_prints, "copies": copies, "values": values}
+    context: dict[str, Any] = {
+        "kind": KIND,
+        "root": str(rows.root),
+        "prints": seen_prints,
+        "copies": copies,
+        "values": values,
+    }
     context |= {"names": names, "parts": {name: part for name, part in zip(rows.ids, rows.parts, strict=True) if part}}
     context |= {
         "held": {rows.ids[row]: ",".join(map(str, seen)) for row, seen in held.items()},

@@ -155,8 +155,8 @@ class SegmentTask:
 
     def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator]) -> Batch:
         """Views (B, 3, side, side) and masks (B, side, side), uint8. Dice counts views with any foreground."""
-        how = {"scale": self.options.scale, "flip": self.options.flip, "colour": self.options.colour}
-        pairs = [training_pair(*each, self.side, rng=rngs[i], **how) for i, each in enumerate(examples)]
+        how: JSON = {"scale": self.options.scale, "flip": self.options.flip, "colour": self.options.colour}
+        pairs = [training_pair(x, mask, self.side, rng=rngs[i], **how) for i, (x, mask) in enumerate(examples)]
         views, masks = (np.stack(each) for each in zip(*pairs, strict=True))
         labelled = (masks != IGNORED).any(axis=(1, 2)).sum()
         held = ((masks > 0) & (masks != IGNORED)).any(axis=(1, 2)).sum()

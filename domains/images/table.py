@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Request
-from domains.images.layout import SUFFIXES
 from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.label_sets import read_label_sets, target_columns
 from domains.shared.paths import path_problem
+from domains.shared.pictures import SUFFIXES
 from domains.shared.roles import found_group, unnamed_groups
 from domains.shared.targets import bad_targets, infer_task, target_values
 from trainers.errors import DataError

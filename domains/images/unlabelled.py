@@ -18,6 +18,7 @@ from domains.images import labelled, layout
 from domains.images.table import bad_paths, path_column_of, row_ids
 from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import read_frame
+from domains.shared.pictures import SUFFIXES
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError, did_you_mean
 
@@ -43,7 +44,7 @@ def read(data: Any, request: Request) -> Reading:
     root = unpacked(path) if is_archive(path) else path if path.is_dir() else path.parent
     listing = layout.any_depth(root) if root != path.parent else layout.Listing([layout.Found(path.name)])
     if not listing.pictures:
-        raise DataError(f"{path}: no picture in this folder ({', '.join(layout.SUFFIXES)}).")
+        raise DataError(f"{path}: no picture in this folder ({', '.join(SUFFIXES)}).")
     return _reading(root, [found.file for found in listing.pictures], request, notices=listing.notices)
 
 

@@ -141,8 +141,7 @@ class SliceNetwork(torch.nn.Module):
         super().__init__()
         self.num, self.pool = num, pool
         self.encoder = nets.build_network(backbone, 0, weights=weights)
-        width: Any = self.encoder.head_hidden_size if hasattr(self.encoder, "head_hidden_size") else None
-        self.head = torch.nn.Linear(int(width or self.encoder.num_features), num_outputs)  # type: ignore[arg-type]
+        self.head = torch.nn.Linear(nets.num_features(self.encoder), num_outputs)
         torch.nn.init.trunc_normal_(self.head.weight, std=0.01)  # as `nets.calm_heads`
         torch.nn.init.zeros_(self.head.bias)
 

@@ -58,13 +58,13 @@ def describe(train: Any, task: str, request: Request) -> Facts:
 
 def metrics(facts: Facts) -> tuple[Metric, ...]:
     """The first decides."""
-    found: tuple[Metric, ...] = _module(facts.schema["kind"]).metrics(facts)
+    found: tuple[Metric, ...] = _module(_known(facts)).metrics(facts)
     return found
 
 
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """A trivial rival first, then a strong cheap one."""
-    found: tuple[Baseline, ...] = _module(facts.schema["kind"]).baselines(facts)
+    found: tuple[Baseline, ...] = _module(_known(facts)).baselines(facts)
     return found
 
 
@@ -72,13 +72,13 @@ def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Ma
     """Outlines of masks on the worst, the median and the best case; nothing for labels."""
     from domains.medical.masked import KIND, plots
 
-    return plots(test, predictions, facts, folder) if facts.schema["kind"] == KIND else {}
+    return plots(test, predictions, facts, folder) if _known(facts) == KIND else {}
 
 
 def kind_of(data: Any, request: Request) -> str:
     """The kind: as in training where that is known, else by the task, else masks where there are any."""
     if request.facts is not None:
-        return str(request.facts.schema["kind"])
+        return _known(request.facts)
     if request.task is not None:
         return KIND_OF_TASK.get(request.task, "masked")
     if isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet"):
@@ -87,6 +87,10 @@ def kind_of(data: Any, request: Request) -> str:
     folders = {path.name for path in Path(data).iterdir() if path.is_dir()} if Path(data).is_dir() else set()
     has_masks = folders & set(IMAGE_FOLDERS) and folders & set(MASK_FOLDERS)
     return "masked" if has_masks or len(folders) < 2 else "labelled"
+
+
+def _known(facts: Facts) -> str:
+    return str(facts.schema.get("kind", "masked"))  # runs of earlier versions had masks only
 
 
 def _module(kind: str) -> Any:

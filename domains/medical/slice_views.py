@@ -26,7 +26,7 @@ def slice_view(slices_SHWC: np.ndarray, changes: Changes, rng: np.random.Generat
     """(S, H, W, 3) uint8, changed at random."""
     matrix = _matrix(slices_SHWC.shape[1], changes, rng)
     table = _intensities(changes.intensity, rng)
-    flips = [axis for axis, name in ((2, "x"), (1, "y")) if name in changes.flip and rng.random() < 0.5]
+    flips = tuple(axis for axis, name in ((2, "x"), (1, "y")) if name in changes.flip and rng.random() < 0.5)
     moved = np.stack([_moved(each, matrix) for each in slices_SHWC])
     return np.ascontiguousarray(np.flip(table[moved], flips))
 
@@ -54,6 +54,6 @@ def _intensities(strength: float, rng: np.random.Generator) -> np.ndarray:
     """(256,) uint8: gamma and contrast around the middle as one table; 0, the padding, stays 0."""
     contrast, gamma = 1 + rng.uniform(-strength, strength, 2)
     level = (np.arange(256) / 255) ** gamma
-    found = np.rint(np.clip((level - 0.5) * contrast + 0.5, 0, 1) * 255).astype(np.uint8)
+    found: np.ndarray = np.rint(np.clip((level - 0.5) * contrast + 0.5, 0, 1) * 255).astype(np.uint8)
     found[0] = 0
     return found

@@ -146,6 +146,11 @@ def fit_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], pat
     return how
 
 
+def num_features(model: Any) -> int:
+    """How many numbers a network without its last layer gives for a picture."""
+    return int(getattr(model, "head_hidden_size", None) or model.num_features)
+
+
 def head_names(model: Any) -> tuple[str, ...]:
     """Names of the last layer (some networks have two)."""
     found = model.get_classifier()

@@ -50,6 +50,10 @@ def test_folders_pair_by_name_and_palette_indices_are_classes(folder):
     assert facts.schema["names"] == ["background", "class 1", "class 2"]
 
 
+def test_without_a_task_a_folder_of_pictures_and_masks_is_no_folder_of_classes(folder):
+    assert data.read(folder, Request()).task == "segmentation"
+
+
 def test_given_parts_are_kept_wherever_their_folders_are(tmp_path):
     for number, part in enumerate(["train", "train", "val", "test"]):
         save(tmp_path / part / "images" / f"{number}.png", noise(number))
