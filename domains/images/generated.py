@@ -35,18 +35,18 @@ def read(data: Any, request: Request) -> Reading:
     frame = table.frame.assign(**{CONDITION: pd.Series(labels, dtype=object)})
     context = {**table.context, "kind": KIND, "has_pictures": True}
     bad = [*found.bad, *_unknown(labels, table.ids, request)]
-    known = sorted({label for label in labels if label})
-    told = (
-        f"{len(known)} classes to draw by: {', '.join(known[:20])}"
-        if known
-        else "no classes: pictures are drawn as they come"
-    )
+    notices = [*found.notices]
+    if request.facts is None:
+        known = sorted({label for label in labels if label})
+        notices.append(
+            f"{len(known)} classes to draw by: {', '.join(known[:20])}" if known else "no classes to draw by"
+        )
     return replace(
         found,
         table=replace(table, frame=frame, context=context),
         task=TASK,
         bad=tuple(bad),
-        notices=(*found.notices, told),
+        notices=tuple(notices),
     )
 
 
