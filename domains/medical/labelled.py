@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
-from domains.medical.layout import patient_of
+from domains.medical.layout import IMAGE_NAMES, PATIENT_NAMES, patient_of
 from domains.medical.scans import KNOWN, ScanLook, look, scans_in
 from domains.medical.volumes import stem
 from domains.shared.frames import FrameTable, choose_column, read_frame
@@ -29,8 +29,6 @@ from trainers.errors import DataError, UsageError, did_you_mean
 
 KIND = "labelled"
 SCAN, PATIENT, FOLDER_TARGET = "scan", "patient", "class"
-IMAGE_NAMES = ("image", "path", "volume", "scan", "file", "images")
-PATIENT_NAMES = ("patient", "patient_id", "subject", "subject_id")
 _TARGET_NAMES = ("target", "label", "class", "diagnosis", "y")
 _THREADS = 4
 MOST_CHANNELS = 3

@@ -18,7 +18,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.medical import layout
-from domains.medical.layout import Case, Description
+from domains.medical.layout import IMAGE_NAMES, PATIENT_NAMES, Case, Description
 from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, read_frame
@@ -31,12 +31,8 @@ from trainers.errors import DataError, UsageError, did_you_mean
 KIND = "masked"
 IMAGES, MASK, PATIENT = "images", "mask", "patient"
 """Columns of the table: tuples of paths, `MaskFile`s, names."""
-_IMAGE_NAMES, _MASK_NAMES = (
-    ("image", "path", "volume", "scan", "file", "images"),
-    ("mask", "label", "segmentation", "seg"),
-)
-_PATIENT_NAMES = ("patient", "patient_id", "subject", "subject_id")
-_TEXT_NAMES = ("id", *_IMAGE_NAMES, *_MASK_NAMES, *_PATIENT_NAMES)
+_MASK_NAMES = ("mask", "label", "segmentation", "seg")
+_TEXT_NAMES = ("id", *IMAGE_NAMES, *_MASK_NAMES, *PATIENT_NAMES)
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -189,9 +185,9 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
     reading = read_frame(data, text_columns=sorted(id_texts(request, _TEXT_NAMES)), encoding=request.encoding)
     frame, ragged = reading.frame, dict(reading.ragged)
     root = Path.cwd() if isinstance(data, pd.DataFrame) else Path(data).parent
-    image = _named_column(frame, request.columns.get("path"), _IMAGE_NAMES, where, "--column path=NAME")
+    image = _named_column(frame, request.columns.get("path"), IMAGE_NAMES, where, "--column path=NAME")
     mask = None if is_blind else _named_column(frame, request.target, _MASK_NAMES, where, "--target")
-    group = request.group or next((name for name in _PATIENT_NAMES if name in frame.columns), None)
+    group = request.group or next((name for name in PATIENT_NAMES if name in frame.columns), None)
     named = frame[choose_column(frame, request.id_column, where, "--id-column")] if request.id_column else None
     columns = [name for name in (image, mask) if name is not None]
     rows = [
