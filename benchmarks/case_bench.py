@@ -25,6 +25,10 @@ SMALL: Mapping[str, Sequence[str]] = {
     "genomics/scratch": ("train.batch_size=16",),
     "molecules/gnn-scratch": ("options.width=32", "options.hidden=32", "train.batch_size=16", "train.lr=0.005"),
     "images/cnn-finetune": ("options.network=test_efficientnet", "options.weights=none", "options.image_size=32"),
+    "medical/cnn-finetune": (
+        *("options.network=test_efficientnet", "options.weights=none", "options.image_size=32"),
+        *("options.slices=4", "train.batch_size=8"),
+    ),
     "medical/nnunet": ("train.steps=2", "train.epochs=null", "train.compile=off", "train.batch_size=1"),
 }
 """Sizes with which a recipe takes seconds; all but images' pretrained ones start from random weights."""

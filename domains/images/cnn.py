@@ -19,9 +19,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Baseline, Facts
-from domains.images import backbone as nets
-from domains.images.cost import forward_cost
-from domains.images.task import PictureTask, keep_depthwise_in_float32
+from domains.images.task import PictureTask
+from domains.shared import timm_backbone as nets
+from domains.shared.convolutions import keep_depthwise_in_float32
+from domains.shared.forward_cost import forward_cost
 from domains.shared.weights import read_tensors
 from trainers.contract import JSON, Machine, Plan
 from trainers.gradient import GradientLearner
@@ -140,8 +141,8 @@ def _own_side(found: nets.Backbone) -> int:
     return int(found.args.get("img_size") or (found.picture_config.get("input_size") or (3, 224, 224))[-1])
 
 
-def input_side(facts: Facts, found: nets.Backbone, options: Options) -> tuple[int, str]:
-    """The side of the square that the network sees, in pixels, and why."""
+def input_side(facts: Facts, found: nets.Backbone, options: Any) -> tuple[int, str]:
+    """The side of the square that the network sees, in pixels, and why. options: have `image_size`."""
     if options.image_size is not None:
         return options.image_size, "options.image_size"
     own = _own_side(found)

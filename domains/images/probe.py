@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from domains.contract import Baseline, Facts
-from domains.images import backbone as nets
-from domains.images.data import FILE
+from domains.images.labelled import FILE
 from domains.images.table import LABEL_SETS
-from domains.images.views import PlainViews, normalised
+from domains.images.views import PlainViews
+from domains.shared import timm_backbone as nets
 from trainers.contract import Plan
 
 _AT_ONCE = 64
@@ -74,5 +74,5 @@ class _Features:
         with torch.no_grad(), autocast(self.plan.settings["precision"], self.plan.machine):
             for start in range(0, len(paths), _AT_ONCE):
                 pictures = views.batch(paths[start : start + _AT_ONCE]).to(device)
-                parts.append(self.model(normalised(pictures, config)).float().cpu().numpy())
+                parts.append(self.model(nets.normalised(pictures, config)).float().cpu().numpy())
         return np.concatenate(parts)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from domains.images.pictures import in_threads, open_checked
+from domains.shared.pictures import in_threads, open_checked
 
 _PIXELS, _INDEX = "pictures.bin", "pictures.json"
 _AT_ONCE = 256

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Request
-from domains.images.layout import SUFFIXES
 from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.label_sets import read_label_sets, target_columns
 from domains.shared.paths import path_problem
+from domains.shared.pictures import SUFFIXES
 from domains.shared.roles import found_group, unnamed_groups
 from domains.shared.targets import bad_targets, infer_task, target_values
 from trainers.errors import DataError
@@ -66,9 +66,9 @@ def table_rows(data: Any, request: Request) -> TableRows:
     if not len(reading.frame):
         raise DataError(f"{where}: no rows.")
     root = Path.cwd() if isinstance(data, pd.DataFrame) else Path(data).parent
-    path_column = _path_column(reading.frame, request, where)
+    path_column = path_column_of(reading.frame, request, where)
     files = [None if pd.isna(cell) or not str(cell) else str(cell) for cell in reading.frame[path_column]]
-    bad = _bad_paths(files, reading, root, path_column, anywhere=isinstance(data, pd.DataFrame))
+    bad = bad_paths(files, reading, root, path_column, anywhere=isinstance(data, pd.DataFrame))
     notices = list(reading.notices)
     target = _target_column(reading.frame, request, path_column, where)
     values, task = None, task_named(request) or "classification"
@@ -78,7 +78,7 @@ def table_rows(data: Any, request: Request) -> TableRows:
     group = found_group(reading.frame, request, besides=(path_column, target))
     extra = [*_extra_columns(reading.frame, request, where), *([group] if group else [])]
     columns = {name: reading.frame[name] for name in extra}
-    ids = _ids(files, reading.frame, request, where)
+    ids = row_ids(files, reading.frame, request, where)
     labels = target_columns(reading.frame, target, where) if target is not None and task == LABEL_SETS else []
     return TableRows(
         root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices, labels, group
@@ -90,7 +90,7 @@ def task_named(request: Request) -> str | None:
     return request.facts.task if request.facts else request.task
 
 
-def _path_column(frame: pd.DataFrame, request: Request, where: str) -> str:
+def path_column_of(frame: pd.DataFrame, request: Request, where: str) -> str:
     named = request.columns.get("path")
     if named is not None:
         return choose_column(frame, named, where)
@@ -155,7 +155,7 @@ def _targets(
     return target_values(values, task, comma=reading.comma), task
 
 
-def _bad_paths(
+def bad_paths(
     files: list[str | None], reading: FrameReading, root: Path, column: str, *, anywhere: bool
 ) -> list[BadRow]:
     reasons = ((i, path_problem(file, root, column, anywhere=anywhere)) for i, file in enumerate(files))
@@ -163,7 +163,7 @@ def _bad_paths(
     return ragged + [BadRow(i, reading.places[i], reason) for i, reason in reasons if reason]
 
 
-def _ids(files: list[str | None], frame: pd.DataFrame, request: Request, where: str) -> list[str]:
+def row_ids(files: list[str | None], frame: pd.DataFrame, request: Request, where: str) -> list[str]:
     """The id column, else the paths, else (a picture used twice) the numbers of the rows."""
     if request.id_column is not None and (request.facts is None or request.id_column in frame.columns):
         return [str(cell) for cell in frame[choose_column(frame, request.id_column, where, "--id-column")]]

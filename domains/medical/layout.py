@@ -21,6 +21,9 @@ from trainers.errors import DataError
 
 DESCRIPTION = "dataset.json"
 IMAGE_FOLDERS, MASK_FOLDERS = ("imagesTr", "images", "image"), ("labelsTr", "labels", "masks", "mask", "label")
+IMAGE_NAMES = ("image", "path", "volume", "scan", "file", "images")
+"""Of columns, in lower case; the first is how a missing one is named."""
+PATIENT_NAMES = ("patient", "patient_id", "subject", "subject_id")
 _CHANNEL = re.compile(r"^(?P<case>.+)_(?P<channel>\d{4})$")
 _BIDS = re.compile(r"^(?P<patient>sub-[A-Za-z0-9]+)(?=_|$)")
 _OWNER = re.compile(

@@ -12,8 +12,8 @@ import torch
 
 from domains.medical.augment import training_patch
 from domains.medical.configure import Configuration
-from domains.medical.data import IMAGES
 from domains.medical.losses import deep_losses
+from domains.medical.masked import IMAGES
 from domains.medical.network import Unet
 from domains.medical.prepare import Prepared, prepare, restored
 from domains.medical.shelf import Shelf, shelve

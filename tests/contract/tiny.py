@@ -121,6 +121,25 @@ def pictures(folder: Path, task: str) -> tuple[Any, str | None]:
     return _written(frame, folder / "pictures" / "list.csv"), "y"
 
 
+def pictures_with_masks(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Pictures of 32 x 24 pixels with circles and boxes, and their masks."""
+    from domains.images.demo import shapes
+
+    return shapes(folder / "shapes", num=NUM_ROWS, size=(32, 24)), None
+
+
+def plain_pictures(folder: Path, task: str) -> tuple[Any, str | None]:
+    """Pictures of 24 pixels, each with two colours of its own."""
+    rng = np.random.default_rng(0)
+    (folder / "plain").mkdir(parents=True, exist_ok=True)
+    for i in range(NUM_ROWS):
+        one, other = rng.integers(0, 256, (2, 3))
+        share = np.clip(np.linspace(-0.5, 1.5, 24), 0, 1)[None, :, None]
+        pixels = np.broadcast_to(share * one + (1 - share) * other, (24, 24, 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / "plain" / f"{i:03d}.png")
+    return folder / "plain", None
+
+
 def _whiten(paths: list[Path]) -> None:
     for path in paths:
         pixels = np.array(Image.open(path))
@@ -159,6 +178,26 @@ def scans(folder: Path, task: str) -> tuple[Any, str | None]:
     from domains.medical.demo import phantoms
 
     return phantoms(folder / "scans", num_cases=NUM_ROWS, shape=(16, 16, 16)), None
+
+
+def labelled_scans(folder: Path, task: str) -> tuple[Any, str]:
+    """Scans of 16 x 16 x 4 voxels with a box that is brighter or darker than the rest, two of a patient."""
+    import nibabel as nib
+
+    rng = np.random.default_rng(0)
+    rows = []
+    (folder / "scans").mkdir(parents=True, exist_ok=True)
+    for i in range(NUM_ROWS):
+        share = float(rng.uniform()) if task == "regression" else float(i // 2 % 2)
+        image = rng.normal(100, 10, (16, 16, 4))
+        image[4:12, 4:12, :] += 100 * (share - 0.5)
+        name = f"scans/p{i // 2:02d}_scan{i % 2}.nii.gz"
+        nib.save(nib.Nifti1Image(image.astype(np.float32), np.eye(4)), folder / name)
+        rows.append({"path": name, "patient": f"p{i // 2:02d}", "y": share})
+    frame = pd.DataFrame(rows)
+    if task == "classification":
+        frame["y"] = np.where(frame["y"] > 0.5, "bright", "dark")
+    return _written(frame, folder / "scans.csv"), "y"
 
 
 def texts(folder: Path, task: str) -> tuple[Any, str]:
@@ -258,8 +297,12 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "proteins/esm2-residue": labelled_residues,
     "genomics": genomics,
     "images": pictures,
+    "images/segment": pictures_with_masks,
+    "images/contrastive": plain_pictures,
+    "images/diffusion": plain_pictures,
     "molecules": molecules,
     "medical": scans,
+    "medical/cnn-finetune": labelled_scans,
     "text": texts,
     "molecules/smiles-lm": structures,
     "text/gpt-pretrain": corpus,
@@ -360,7 +403,9 @@ def paths_of(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 def new_rows(data: Path) -> pd.DataFrame:
     """What to predict: the rows of `data` as a frame."""
     if data.is_dir():
-        files = sorted(data.rglob("*.png")) or sorted(data.glob("imagesTr/*.nii.gz"))
+        files = (
+            sorted(data.glob("images/*.png")) or sorted(data.rglob("*.png")) or sorted(data.glob("imagesTr/*.nii.gz"))
+        )
         return pd.DataFrame({"path": [str(path) for path in files]})
     if data.suffix == ".txt":
         return pd.DataFrame({"text": data.read_text().splitlines()})

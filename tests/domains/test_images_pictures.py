@@ -8,9 +8,10 @@ from timm.data import create_transform
 from torchvision.transforms import RandomResizedCrop
 
 from domains.images.augment import random_box, training_view
-from domains.images.pictures import PictureError, open_rgb, to_rgb
 from domains.images.shelf import shelve
-from domains.images.views import PlainViews, normalised
+from domains.images.views import PlainViews
+from domains.shared.pictures import PictureError, open_rgb, to_rgb
+from domains.shared.timm_backbone import normalised
 from trainers.errors import DataError
 
 CONFIG = {

@@ -10,8 +10,9 @@ from torch.nn import functional
 
 import zoo
 from domains.contract import Facts
-from domains.images import augment, backbone, cnn
+from domains.images import augment, cnn
 from domains.images.task import PictureTask
+from domains.shared import timm_backbone as backbone
 from trainers.errors import DataError, UsageError
 from trainers.outcome import Outcome
 

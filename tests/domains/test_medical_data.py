@@ -12,6 +12,7 @@ import pytest
 from domains.contract import Request
 from domains.medical import data, layout
 from domains.medical.volumes import Geometry, Mask, MaskFile, VolumeError, read_image
+from tests.domains.dicom_files import write_series, write_slice
 from trainers.errors import DataError, UsageError
 
 SHAPE = (10, 12, 8)
@@ -215,36 +216,6 @@ def test_a_packed_mask_unpacks_to_what_it_was():
     labels = np.random.default_rng(0).integers(0, 4, SHAPE)
     geometry = Geometry(SHAPE, tuple(map(tuple, np.eye(4).tolist())))
     assert (Mask.of(labels, geometry).array() == labels).all()
-
-
-def write_slice(path, pixels, height, *, uid="1.2.3", **tags):
-    """One CT slice of unsigned 16-bit pixels, 0.5 mm between rows and 0.75 mm between columns."""
-    import pydicom
-    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
-
-    found = pydicom.Dataset()
-    found.file_meta = pydicom.dataset.FileMetaDataset()
-    found.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    found.file_meta.MediaStorageSOPClassUID = found.SOPClassUID = CTImageStorage
-    found.file_meta.MediaStorageSOPInstanceUID = found.SOPInstanceUID = generate_uid()
-    found.SeriesInstanceUID, found.Modality = uid, "CT"
-    found.Rows, found.Columns = pixels.shape
-    found.ImagePositionPatient, found.ImageOrientationPatient = [1.0, 2.0, height], [1, 0, 0, 0, 1, 0]
-    found.PixelSpacing, found.PhotometricInterpretation = [0.5, 0.75], "MONOCHROME2"
-    found.SamplesPerPixel, found.BitsAllocated, found.BitsStored, found.HighBit = 1, 16, 12, 11
-    found.PixelRepresentation, found.PixelData = 0, pixels.astype("<u2").tobytes()
-    for name, value in tags.items():
-        setattr(found, name, value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    found.save_as(path, enforce_file_format=True)
-
-
-def write_series(folder, stack, **tags):
-    """Slices at 2 mm, named in an order of their own."""
-    order = np.random.default_rng(0).permutation(len(stack))
-    for name, at in enumerate(order):
-        write_slice(folder / f"{name}.dcm", stack[at], 2.0 * at, **tags)
-    return folder
 
 
 def test_a_dicom_series_is_sorted_in_space_and_rescaled_and_its_mask_lies_on_its_grid(tmp_path):

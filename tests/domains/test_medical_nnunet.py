@@ -17,8 +17,11 @@ from domains.medical.demo import phantoms
 from domains.medical.network import Unet
 from domains.medical.nnunet import Options
 from domains.medical.shelf import StoredCase, shelve
+from domains.medical.task import MaskTask
 from domains.medical.volumes import Geometry, Mask
 from domains.metrics import scores as scored
+from domains.shared.mask_losses import class_overlaps, pixel_losses
+from tests.domains.dicom_files import write_series
 from trainers.contract import Machine, Predictions
 from trainers.errors import UsageError
 
@@ -28,7 +31,7 @@ def facts(voxels, spacing, channels=("MRI",), names=("background", "organ")):
     for name, size, mm in zip("xyz", voxels, spacing, strict=True):
         sizes |= {f"median_{name}_voxels": size, f"median_{name}_mm": mm, f"fine_{name}_mm": mm}
         sizes |= {f"median_{name}_extent_mm": size * mm}
-    schema = {"names": list(names), "values": list(range(len(names))), "channels": list(channels)}
+    schema = {"kind": "masked", "names": list(names), "values": list(range(len(names))), "channels": list(channels)}
     return Facts("medical", "segmentation", "mask", 10, (), sizes, schema)
 
 
@@ -127,7 +130,7 @@ def test_the_dice_term_is_the_closed_form_and_a_batch_is_the_sum_of_its_cases():
     rng = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 3, 4, 5, 6, generator=rng, dtype=torch.float64)
     masks = torch.randint(0, 3, (3, 4, 5, 6), generator=rng)
-    found = losses.overlap_losses(logits, masks)
+    found = 1 - class_overlaps(logits, masks).mean(dim=1)
     p = logits.softmax(1)
     for row in range(3):
         each = [
@@ -145,8 +148,8 @@ def test_tversky_punishes_what_is_missed_and_focal_what_is_hard():
     masks = torch.zeros(1, 2, 2, 2, dtype=torch.long)
     masks[0, 0] = 1
     missed = torch.stack([torch.full((2, 2, 2), 1.0), torch.full((2, 2, 2), -1.0)])[None]
-    assert losses.overlap_losses(missed, masks, beta=0.8) > losses.overlap_losses(missed, masks, beta=0.5)
-    assert losses.voxel_losses(missed, masks, gamma=2.0) < losses.voxel_losses(missed, masks)
+    assert class_overlaps(missed, masks, beta=0.8) < class_overlaps(missed, masks, beta=0.5)
+    assert pixel_losses(missed, masks, gamma=2.0) < pixel_losses(missed, masks)
 
 
 def test_dice_and_the_hausdorff_distance_are_those_of_monai_and_of_counting():
@@ -268,3 +271,52 @@ def test_cases_are_prepared_once_for_all_runs_and_anew_for_another_plan(tmp_path
     assert (first[1].mask == np.transpose(truth, plan.axes)).all()
     for places in first[1].places:
         assert len(set(first[1].mask[tuple(places.T)].tolist())) == 1
+
+
+class Brighter(torch.nn.Module):
+    """Class 1 where the standardised image is above 0: brighter than the mean of its case."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(100.0))
+
+    def forward(self, x):
+        return torch.cat([torch.zeros_like(x), self.scale * x], dim=1)
+
+
+def dicom_series(folder, stored):
+    return write_series(folder / "series", stored.transpose(2, 1, 0))
+
+
+def tilted_nifti(folder, stored):
+    affine = np.array([[0, -0.5, 0, 9], [0.74, 0, 0.3, 8], [0.1, 0, -2.0, 7], [0, 0, 0, 1]])
+    nib.save(nib.Nifti1Image(stored.astype(np.int16), affine), folder / "scan.nii.gz")
+    return folder / "scan.nii.gz"
+
+
+@pytest.mark.parametrize("write", [dicom_series, tilted_nifti])
+def test_a_mask_lies_on_the_voxels_of_its_series_or_file_with_the_same_shape_and_affine(write, tmp_path):
+    stored = np.random.default_rng(0).integers(0, 4000, (12, 9, 10))
+    path = write(tmp_path, stored)
+    rows = data.read(path, Request(facts=facts((12, 9, 10), (0.75, 0.5, 2.0)))).table
+    look = rows.context["looks"][rows.ids[0]]
+    plan = plan_of((12, 9, 10), look.geometry.spacing)
+    task = MaskTask(Brighter(), Options(test_mirror=False), plan, {"intensities": [{}]})
+    (answer,) = task.predict(Brighter(), task.collate(rows)).values
+    answer.write(tmp_path / "mask.nii.gz")
+    mask = nib.load(tmp_path / "mask.nii.gz")
+    assert (np.asarray(mask.dataobj) == (stored > stored.mean())).all()
+    if write is tilted_nifti:
+        assert np.allclose(mask.affine, nib.load(path).affine)
+    else:  # of the last voxel, in DICOM's coordinates: 0.75 mm to the left, 0.5 mm backwards, 2 mm up
+        assert np.allclose(mask.affine @ [11, 8, 9, 1], [-(1 + 11 * 0.75), -(2 + 8 * 0.5), 18, 1])
+
+
+def test_a_run_shows_dice_of_every_class_and_the_hausdorff_distance_with_intervals():
+    space = geometry((6, 6, 6))
+    rng = np.random.default_rng(0)
+    truth = np.array([Mask.of(rng.integers(0, 3, (6, 6, 6)), space) for _ in range(12)], dtype=object)
+    answers = Predictions.of_files([Mask.of(rng.integers(0, 3, (6, 6, 6)), space) for _ in range(12)])
+    found = scored(scores.segmentation_metrics(("head", "tail")), truth, answers, np.arange(12))
+    assert list(found) == ["dice", "dice_head", "dice_tail", "hd95", "hd95_head", "hd95_tail"]
+    assert all(each["low"] < each["value"] < each["high"] for each in found.values())

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from trainers.errors import DataError
 
 MAX_PIXELS = 100_000_000
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 # Pillow's other readers (PostScript, layered and medical formats) run more code than anyone here needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 _MOST_THREADS = 8
@@ -43,18 +44,29 @@ class Print:
 
 
 def open_rgb(path: Path) -> Image.Image:
-    """The picture in `path`, fully decoded, as 8-bit RGB.
+    """The picture in `path`, fully decoded, as 8-bit RGB. Raises PictureError as `open_stored`, and as `to_rgb`."""
+    picture = open_stored(path)
+    try:
+        return to_rgb(picture)
+    except (OSError, SyntaxError, ValueError, MemoryError) as error:
+        raise PictureError(_reason(path, error)) from None
 
-    Raises PictureError: no such file, empty, not a picture, cut off, or more than MAX_PIXELS by its own header (checked
-    before any pixel is decoded).
+
+def open_stored(path: Path, *, most_frames: int | None = None) -> Image.Image:
+    """The first frame of the picture in `path`, fully decoded, with the pixels that it stores, upright.
+
+    most_frames: more are refused.   Raises PictureError: no such file, empty, not a picture, cut off, or more than MAX_PIXELS
+    by its own header (checked before any pixel is decoded).
     """
     Image.init()  # Pillow registers WebP and TIFF late, and named formats it does not know yet are a KeyError
     try:
         with Image.open(path, formats=FORMATS) as picture:
             if picture.width * picture.height > MAX_PIXELS:
                 raise PictureError(_too_large(f"{picture.width} x {picture.height} pixels"))
+            if most_frames is not None and (num := getattr(picture, "n_frames", 1)) > most_frames:
+                raise PictureError(f"holds {num} pages or frames. Save each as a file, or all as a NIfTI volume.")
             picture.load()
-            return to_rgb(_upright(picture))
+            return _upright(picture)
     except Image.DecompressionBombError as error:
         raise PictureError(_too_large(str(error).split("(")[-1].split(")")[0])) from None
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError, MemoryError) as error:

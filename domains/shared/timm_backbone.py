@@ -18,6 +18,8 @@ from trainers.errors import DataError, MissingError, UsageError, did_you_mean
 
 SCRATCH, DEMO = "none", "demo"
 DEMO_NETWORK = "tf_efficientnet_lite0"
+PART = "encoder."
+"""Before the names of the tensors of a network that is a part of a recipe's own."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def find_backbone(network: str | None, weights: str | None) -> Backbone:
     if network is not None and network.startswith("hf-hub:"):
         weights, network = weights or network.removeprefix("hf-hub:"), None
     if weights == DEMO:
-        from domains.images.demo import weights_file
+        from domains.shared.demo_weights import weights_file
 
         network, weights = network or DEMO_NETWORK, str(weights_file())
     if weights is not None and (Path(weights) / "plan.json").is_file():
@@ -117,6 +119,8 @@ def fit_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], pat
     head = tuple(f"{name}." for name in head_names(model))
     body = [name for name in wanted if not name.startswith(head)]
     given = {name.removeprefix("module."): value for name, value in tensors.items()}
+    if any(f"{PART}{name}" in given for name in body):
+        given = {name.removeprefix(PART): value for name, value in given.items()}
     how = "by name"
     if not any(name in given for name in body):
         if len(given) != len(wanted):
@@ -142,6 +146,11 @@ def fit_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], pat
     return how
 
 
+def num_features(model: Any) -> int:
+    """How many numbers a network without its last layer gives for a picture."""
+    return int(getattr(model, "head_hidden_size", None) or model.num_features)
+
+
 def head_names(model: Any) -> tuple[str, ...]:
     """Names of the last layer (some networks have two)."""
     found = model.get_classifier()
@@ -155,6 +164,13 @@ def picture_config(backbone: Backbone, *, side: int, crop_pct: float | None) -> 
     config_of: Any = resolve_data_config
     found = config_of(args, pretrained_cfg=backbone.picture_config or {"input_size": (3, side, side)})
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def normalised(pictures: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
+    """uint8 (rows, 3, side, side) to floats as timm's ToTensor and Normalize make them, in the same order of memory."""
+    mean = torch.tensor(config["mean"], device=pictures.device).view(3, 1, 1)
+    std = torch.tensor(config["std"], device=pictures.device).view(3, 1, 1)
+    return (pictures.float() / 255 - mean) / std
 
 
 def _found(spec: str) -> Weights:

@@ -1,0 +1,307 @@
+"""Reading scans with masks, checking every case before anything else, and what a split and a plan must know of them.
+
+One row is one case: an image of one or more channels, and its mask. Affine, shape and spacing of both agree, labels are the
+declared whole numbers, nothing is NaN and all cases have the same channels, or the case is listed with its fault.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
+from domains.medical import layout
+from domains.medical.layout import IMAGE_NAMES, PATIENT_NAMES, Case, Description
+from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
+from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
+from domains.shared.frames import FrameTable, choose_column, read_frame
+from domains.shared.groupings import equal_rows
+from domains.shared.paths import path_problem
+from domains.shared.roles import id_texts
+from trainers.contract import Predictions
+from trainers.errors import DataError, UsageError, did_you_mean
+
+KIND = "masked"
+IMAGES, MASK, PATIENT = "images", "mask", "patient"
+"""Columns of the table: tuples of paths, `MaskFile`s, names."""
+_MASK_NAMES = ("mask", "label", "segmentation", "seg")
+_TEXT_NAMES = ("id", *IMAGE_NAMES, *_MASK_NAMES, *PATIENT_NAMES)
+
+
+def read(data: Any, request: Request) -> Reading:
+    """Read a folder of cases, one volume, or a table with a column of images and one of masks.
+
+    The table's context holds `looks` (case -> Look), `names` and `values` of the classes. Raises DataError for a folder
+    without cases, masks without any foreground, or a table without images or masks.
+    """
+    is_blind = request.facts is not None and request.target is None
+    if request.task not in (None, "segmentation"):
+        raise UsageError(f"--task {request.task}: scans with masks are segmented so far.")
+    if isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet"):
+        cases, patients = _cases_of_table(data, request, is_blind)
+        where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
+        return _reading(cases, Description(), patients, request, is_blind, where)
+    path = Path(data)
+    if not path.exists():
+        near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise DataError(f"{path}: no such file or folder.{did_you_mean(path.name, near)}")
+    if request.target not in (None, MASK):
+        raise UsageError(
+            f"{path}: --target {request.target} names a column, and a folder has none: its masks are the target."
+        )
+    if path.is_file() and not is_volume(path.name):
+        raise DataError(f"{path}: no volume. Known: NIfTI ({', '.join(SUFFIXES)}), or a table (CSV) of paths.")
+    if path.is_file() and not is_blind:
+        raise DataError(f"{path}: one volume is enough to predict, not to learn. Give a folder with images and masks.")
+    cases, described = (layout.unlabelled_cases(path), Description()) if is_blind else layout.labelled_cases(path)
+    return _reading(cases, described, _patients(cases, request, path), request, is_blind, str(path))
+
+
+def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
+    """The cases of a patient stay together; cases with the same classes are spread over all parts."""
+    patients = np.asarray(table.column(PATIENT), dtype=object)
+    stratum = [",".join(map(str, sorted(look.counts))) for look in _looks(table)] if table.target_name else None
+    num = len(set(patients))
+    how = f"{request.group!r}" if request.group else "the name of the file"
+    if num == len(table):
+        return Keys("stratified", f"every case is a patient of its own (by {how})", stratum=stratum)
+    because = f"{num} patients with {len(table)} cases (by {how}) stay whole"
+    return Keys("grouped", because, group=patients, stratum=stratum, evidence={"num_patients": num})
+
+
+def profile(table: Any, task: str, request: Request) -> Profile:
+    """Voxels and their size, and scans with the same bytes."""
+    looks, marks = _looks(table), _marks(table)
+    lengths = {
+        "voxels": np.array([int(np.prod(look.geometry.shape)) for look in looks]),
+        "mm between voxels, at most": np.array([float(max(look.geometry.spacing)) for look in looks]),
+    }
+    return Profile(len(marks) - len(set(marks.tolist())), lengths=lengths)
+
+
+def likeness(table: Any, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
+    """Whether a scan is of a patient, or has the bytes, of one of the others."""
+    found = [equal_rows(marks, these, those) for marks in (np.asarray(table.column(PATIENT), object), _marks(table))]
+    (of_patient, place), (of_bytes, other) = found
+    measure = "1: the same patient, or files with the same bytes; nothing between is measured"
+    return Likeness(measure, 1.0, np.maximum(of_patient, of_bytes), np.where(of_patient > 0, place, other))
+
+
+def _marks(table: Any) -> np.ndarray:
+    """(cases,) a hash of all bytes of the images of each."""
+    marks = []
+    for files in table.column(IMAGES):
+        mark = hashlib.sha256()
+        for file in map(Path, files):
+            for path in sorted(file.iterdir()) if file.is_dir() else [file]:
+                mark.update(path.read_bytes())
+        marks.append(mark.hexdigest())
+    return np.array(marks, dtype=object)
+
+
+def describe(train: Any, task: str, request: Request) -> Facts:
+    """The fingerprint of the training cases: median, least and largest voxels along x, y, z, median spacing in mm.
+
+    Intensities are fitted by the family, from the same rows.
+    """
+    looks = _looks(train)
+    shapes = np.array([_ras_shape(look) for look in looks], np.float64)
+    spacings = np.array([look.geometry.spacing for look in looks])
+    sizes: dict[str, float] = {"num_channels": float(looks[0].num_channels)}
+    for axis, name in enumerate("xyz"):
+        sizes |= {f"median_{name}_voxels": float(np.median(shapes[:, axis]))}
+        sizes |= {
+            f"least_{name}_voxels": float(shapes[:, axis].min()),
+            f"most_{name}_voxels": float(shapes[:, axis].max()),
+        }
+        # A tenth of the way from the finest: where slices are far apart, nnU-Net resamples to that and not the median.
+        sizes |= {f"median_{name}_mm": float(np.median(spacings[:, axis]))}
+        sizes |= {f"fine_{name}_mm": float(np.quantile(spacings[:, axis], 0.1))}
+        extents = shapes[:, axis] * spacings[:, axis]
+        sizes |= {f"median_{name}_extent_mm": float(np.median(extents))}
+    names, values = train.context["names"], train.context["values"]
+    schema = {"kind": KIND, "names": list(names), "values": list(values), "channels": list(train.context["channels"])}
+    return Facts("medical", task, train.target_name, len(train), (), sizes, schema)
+
+
+def metrics(facts: Facts) -> tuple[Metric, ...]:
+    """Mean foreground Dice decides; then Dice and the 95 % Hausdorff distance of every class."""
+    from domains.medical.scores import segmentation_metrics
+
+    return segmentation_metrics(facts.schema["names"][1:])
+
+
+def baselines(facts: Facts) -> tuple[Baseline, ...]:
+    """Background everywhere, and the average mask of the training cases laid over each new one."""
+    from domains.medical.atlas import atlas, background
+
+    num_classes = len(facts.schema["names"])
+    return background(), atlas(num_classes)
+
+
+def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Mapping[str, str]:
+    """The worst, the median and the best test case with outlines of truth and prediction."""
+    from domains.medical.overlays import overlays
+
+    return overlays(test, predictions, len(facts.schema["names"]) - 1, folder)
+
+
+def _looks(table: Any) -> list[Look]:
+    known = table.context["looks"]
+    return [known[name] for name in table.ids]
+
+
+def _ras_shape(look: Look) -> tuple[int, ...]:
+    axes = look.geometry.orientation[:, 0].astype(int)
+    return tuple(look.geometry.shape[int(np.flatnonzero(axes == axis)[0])] for axis in range(3))
+
+
+def _patients(cases: Sequence[Case], request: Request, path: Path) -> list[str]:
+    if request.group is None:
+        return [layout.patient_of(case.name) for case in cases]
+    try:
+        pattern = re.compile(request.group)
+    except re.error as error:
+        raise UsageError(f"--group {request.group}: no regular expression ({error}).") from None
+    found = [pattern.search(case.name) for case in cases]
+    missing = [case.name for case, match in zip(cases, found, strict=True) if match is None]
+    if missing:
+        raise UsageError(
+            f"{path}: --group {request.group}: in a folder this is a regular expression whose (first group's) match in the "
+            f"name of a case is its patient, and {len(missing)} of {len(cases)} names do not match, such as {missing[0]!r}."
+        )
+    return [match[1] if match.re.groups else match[0] for match in found if match is not None]
+
+
+def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[Case], list[str]]:
+    where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
+    reading = read_frame(data, text_columns=sorted(id_texts(request, _TEXT_NAMES)), encoding=request.encoding)
+    frame, ragged = reading.frame, dict(reading.ragged)
+    root = Path.cwd() if isinstance(data, pd.DataFrame) else Path(data).parent
+    image = _named_column(frame, request.columns.get("path"), IMAGE_NAMES, where, "--column path=NAME")
+    mask = None if is_blind else _named_column(frame, request.target, _MASK_NAMES, where, "--target")
+    group = request.group or next((name for name in PATIENT_NAMES if name in frame.columns), None)
+    named = frame[choose_column(frame, request.id_column, where, "--id-column")] if request.id_column else None
+    columns = [name for name in (image, mask) if name is not None]
+    rows = [
+        [None if pd.isna(cell) else str(cell) or None for cell in cells] for cells in frame[columns].to_numpy(object)
+    ]
+    names = _case_names([files[0] or f"row {row}" for row, files in enumerate(rows)], named)
+    cases: list[Case] = []
+    for row, files in enumerate(rows):
+        problem = ragged.get(row) or _file_problem(files, columns, root, anywhere=isinstance(data, pd.DataFrame))
+        paths = [str(root / (file or "")) for file in files]
+        problem = f"{reading.places[row]}: {problem}" if problem else ""
+        cases.append(Case(names[row], (paths[0],), None if mask is None else paths[1], problem))
+    has_group = group is not None and (group in frame.columns or not is_blind)
+    patients = frame[choose_column(frame, str(group), where, "--group")].astype(str).tolist() if has_group else None
+    return cases, patients or [layout.patient_of(case.name) for case in cases]
+
+
+def _case_names(files: Sequence[str], named: Any) -> list[str]:
+    """The ids that the user named, else the names of the files, else (where two are alike) their paths."""
+    if named is not None:
+        return [str(name) for name in named]
+    names = [stem(Path(file).name) for file in files]
+    return names if len(set(names)) == len(names) else list(files)
+
+
+def _file_problem(files: Sequence[str | None], columns: Sequence[str], root: Path, *, anywhere: bool) -> str:
+    for file, column in zip(files, columns, strict=True):
+        if problem := path_problem(file, root, column, anywhere=anywhere):
+            return problem
+        if not (root / str(file)).exists():
+            return f"no such file: {file}"
+    return ""
+
+
+def _named_column(frame: pd.DataFrame, named: str | None, usual: Sequence[str], where: str, flag: str) -> str:
+    if named is not None:
+        return choose_column(frame, named, where, flag)
+    found = [name for name in frame.columns if str(name).lower() in usual]
+    return str(found[0]) if found else choose_column(frame, usual[0], where, flag)
+
+
+def _reading(
+    cases: Sequence[Case], described: Description, patients: list[str], request: Request, is_blind: bool, where: str
+) -> Reading:
+    """Look at every case, list the faults, and make the table."""
+    if not cases:
+        raise DataError(f"{where}: no volume here ({', '.join(SUFFIXES)}).")
+    found = looked(cases)
+    looks = {case.name: look for case, look in zip(cases, found, strict=True) if isinstance(look, Look)}
+    schema = request.facts.schema if request.facts is not None else None
+    values = tuple(schema["values"]) if schema else expected_values(list(looks.values()), described.values)
+    names = tuple(schema["names"]) if schema else described.names or ("background", *(f"class {v}" for v in values[1:]))
+    channels = tuple(schema["channels"]) if schema else described.channels or _undeclared_channels(list(looks.values()))
+    bad = []
+    for position, (case, look) in enumerate(zip(cases, found, strict=True)):
+        problem = look if isinstance(look, str) else _fault(look, values, len(channels))
+        bad += [BadRow(position, _place(case), problem)] if problem else []
+    if looks and not is_blind:  # where no case can be used, the list of faults says why
+        _check_classes(list(looks.values()), values, where)
+    frame = pd.DataFrame({"case": [case.name for case in cases], PATIENT: pd.Series(patients, dtype=object)})
+    frame[IMAGES] = pd.Series([case.images for case in cases], dtype=object)
+    if not is_blind:
+        frame[MASK] = pd.Series([MaskFile(case.mask or "", values) for case in cases], dtype=object)
+    context = {"kind": KIND, "looks": looks, "names": names, "values": values, "channels": channels}
+    table = FrameTable(frame, [case.name for case in cases], None if is_blind else MASK, context)
+    notices = [*([] if is_blind else _notices(list(looks.values()), names, values)), *_assumed(looks.values())]
+    # A folder's own files are found again below it; those that a table names are not.
+    named = () if Path(where).is_dir() else _files_of(case for case in cases if case.name in looks)
+    return Reading(table, "segmentation", table.target_name, tuple(bad), tuple(notices), named)
+
+
+def _files_of(cases: Iterable[Case]) -> tuple[Path, ...]:
+    """Images and masks; of a DICOM series its slices."""
+    paths = [Path(file) for case in cases for file in (*case.images, case.mask) if file]
+    inside = [sorted(path.iterdir()) if path.is_dir() else [path] for path in paths]
+    return tuple(path for files in inside for path in files if path.is_file())
+
+
+def _place(case: Case) -> str:
+    return case.mask or (case.images[0] if case.images else case.name)
+
+
+def _fault(look: Look, values: Sequence[int], num_channels: int) -> str:
+    if look.num_channels != num_channels:
+        return f"has {look.num_channels} channels, and {num_channels} are expected"
+    return unexpected(look, values)
+
+
+def _undeclared_channels(looks: Sequence[Look]) -> tuple[str, ...]:
+    """Unnamed channels, as many as most cases have."""
+    numbers = [look.num_channels for look in looks]
+    return ("unknown",) * max(set(numbers), key=numbers.count, default=1)
+
+
+def _check_classes(looks: Sequence[Look], values: Sequence[int], where: str) -> None:
+    if not any(value for look in looks for value in look.counts):
+        raise DataError(
+            f"{where}: every mask is background, so there is nothing to learn. Check that these are the masks."
+        )
+    if len(values) < 2 or max(values) > LARGEST_LABEL:
+        raise DataError(
+            f"{where}: labels {list(values)}: give the background as 0 and classes from 1 to {LARGEST_LABEL}."
+        )
+
+
+def _notices(looks: Sequence[Look], names: Sequence[str], values: Sequence[int]) -> list[str]:
+    classes = zip(names[1:], values[1:], strict=True)
+    shown = [f"{name} in {sum(value in look.counts for look in looks)}" for name, value in classes]
+    empty = sum(not any(look.counts.get(value) for value in values[1:]) for look in looks)
+    notices = [f"{len(looks)} cases; {', '.join(shown)}"]
+    return [*notices, Doubt(f"cases without any foreground: {empty}")] if empty else notices
+
+
+def _assumed(looks: Iterable[Look]) -> list[str]:
+    """What was assumed of files, with the number of cases."""
+    counts = Counter(note for look in looks for note in look.notes)
+    return [Doubt(f"{note}: in {num} of the cases") for note, num in counts.items()]
