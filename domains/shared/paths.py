@@ -27,4 +27,9 @@ def path_problem(file: str | None, root: Path, column: str, *, anywhere: bool = 
         return f"{file!r} cannot be followed: {error}"
     if not anywhere and not target.is_relative_to(root.resolve()):
         return f"{file!r} leads outside the folder of the table. Put it beside or below the table."
-    return ""
+    return f"{file!r} is a pipe or a device, no file" if is_special(target) else ""
+
+
+def is_special(path: Path) -> bool:
+    """Whether it is there but neither file nor folder: a pipe or a device, of which reading may never end."""
+    return path.exists() and not path.is_file() and not path.is_dir()

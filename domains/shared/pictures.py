@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from domains.shared.paths import is_special
 from trainers.errors import DataError
 
 MAX_PIXELS = 100_000_000
@@ -58,6 +59,8 @@ def open_stored(path: Path, *, most_frames: int | None = None) -> Image.Image:
     most_frames: more are refused.   Raises PictureError: no such file, empty, not a picture, cut off, or more than MAX_PIXELS
     by its own header (checked before any pixel is decoded).
     """
+    if is_special(path):
+        raise PictureError("a pipe or a device, no file")
     Image.init()  # Pillow registers WebP and TIFF late, and named formats it does not know yet are a KeyError
     try:
         with Image.open(path, formats=FORMATS) as picture:

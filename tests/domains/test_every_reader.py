@@ -2,10 +2,12 @@
 leave the folder, other encodings."""
 
 import importlib
+import os
 
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from domains.contract import Doubt, Request
 from domains.sniff import sniff
@@ -196,3 +198,18 @@ def test_the_frame_of_a_program_may_name_scans_anywhere(scans):
 
     rows = [{"image": str(scans / f"images/c{i}.nii.gz"), "mask": str(scans / f"labels/c{i}.nii.gz")} for i in range(3)]
     assert data.read(pd.DataFrame(rows), Request()).bad == ()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_among_pictures_is_a_bad_row_and_nobody_waits_for_it(tmp_path):
+    from domains.images import data
+
+    for i in range(4):
+        (tmp_path / "ab"[i % 2]).mkdir(exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), 40 * i, np.uint8)).save(tmp_path / "ab"[i % 2] / f"{i}.png")
+    os.mkfifo(tmp_path / "a" / "pipe.png")
+    (tmp_path / "t.csv").write_text("path,label\na/0.png,a\nb/1.png,b\na/pipe.png,a\nb/3.png,b\n")
+    for place, request in ((tmp_path / "t.csv", Request("label")), (tmp_path, Request())):
+        (row,) = data.read(place, request).bad
+        assert "pipe.png" in row.place + row.reason
+        assert "a pipe or a device" in row.reason
