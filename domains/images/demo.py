@@ -11,7 +11,7 @@ from domains.contract import Demo, Request
 from domains.shared.demo_weights import weights_file
 from trainers.errors import UsageError, did_you_mean
 
-_NAMES = ("digits", "shapes")
+_NAMES = ("digits", "digits-alone", "shapes")
 NUM_SHAPES = 120
 
 
@@ -19,7 +19,7 @@ def load(name: str) -> Demo:
     """The demo called `name`. Raises MissingError where the package with the weights is not installed."""
     if name not in _NAMES:
         raise UsageError(f"unknown demo {name!r}.{did_you_mean(name, _NAMES)} Known: {', '.join(_NAMES)}.")
-    return _digits() if name == "digits" else _shapes()
+    return {"digits": _digits, "digits-alone": _digits_alone, "shapes": _shapes}[name]()
 
 
 def _digits() -> Demo:
@@ -33,6 +33,19 @@ def _digits() -> Demo:
             "(Apache-2.0)"
         ),
         options={"network": "tf_efficientnet_lite0", "weights": str(weights), "flip": False},
+    )
+
+
+def _digits_alone() -> Demo:
+    """For recipes that begin with random weights."""
+    return Demo(
+        data=digits(_cache() / "digits"),
+        request=Request(),
+        about=(
+            "1,797 handwritten digits of 8 x 8 pixels from scikit-learn (UCI Optical Recognition of Handwritten Digits, "
+            "CC BY 4.0)"
+        ),
+        options={"flip": False},
     )
 
 
