@@ -222,6 +222,20 @@ class Feed:
         num_tokens = None if self.sizes is None else int(self.sizes[window].sum())
         return Drawn(batches, len(window), num_tokens, is_extra)
 
+    def largest_step(self) -> tuple[int, float]:
+        """The step of the first epoch whose micro-batches are padded largest, and the median step's cost as a share of
+        its; (0, 1.0) where all examples cost the same."""
+        if self.sizes is None:
+            return 0, 1.0
+        costs, largest = [], []
+        for step in range(self.steps_per_epoch):
+            parts = micro_batches(self.window(step), self.sizes, **self.cut)
+            padded = [len(part) * int(self.sizes[part].max()) for part in parts]
+            costs.append(sum(padded))
+            largest.append(max(padded))
+        at = int(np.argmax(largest))
+        return at, float(np.median(costs)) / max(1, costs[at])
+
     def halve(self) -> bool:
         """Cut micro-batches into halves from now on; False where they are as small as the model allows."""
         rows, tokens, least = self.cut["rows"], self.cut["tokens"], self.cut["min_rows"]

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainers import loop
+from trainers import experience, loop
 from trainers.checkpoint import Snapshots, load_weights, unique_weights, write_json, write_json_whole, write_tensors
 from trainers.contract import JSON, Plan, Predictions, Task, Watch
 from trainers.distributed import ALONE, Ranks, shares, whole
 from trainers.empty import fill, give_storage, without_storage
 from trainers.errors import DivergedError
 from trainers.feed import size_order
+from trainers.parts import Parts
 from trainers.memory import is_out_of_memory, no_more_memory
 from trainers.precision import autocast, lay_out, layout_of, placed
 from trainers.settings import Gradient
@@ -99,7 +100,13 @@ class GradientLearner:
 
     def _trained(self, train: Any, valid: Any, watch: Watch, snapshots: Snapshots, snapshot: Path | None) -> JSON:
         assert self.task is not None
-        return loop.train(
+        task, said = self.task, JSON()
+
+        def foretell(parts: Parts) -> None:
+            if snapshot is None and self.ranks.is_alone:
+                said.update(experience.foretold(task, parts, self.plan, valid, watch))
+
+        actual = loop.train(
             self.task,
             train,
             self.settings,
@@ -110,7 +117,9 @@ class GradientLearner:
             snapshots=snapshots,
             snapshot=snapshot,
             ranks=self.ranks,
+            before=foretell,
         )
+        return {**actual, **experience.gained(said, actual, self.plan, watch)}
 
     def predict(self, rows: Any) -> Predictions:
         """The answer to every row, in order."""

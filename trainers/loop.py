@@ -17,7 +17,7 @@ a step is left out) and `checkpoint` (what a snapshot holds). What is made befor
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -67,16 +67,19 @@ def train(
     snapshots: Snapshots,
     snapshot: Path | None,
     ranks: Ranks,
+    before: Callable[[Parts], None] = lambda parts: None,
 ) -> JSON:
     """Train `task.model` in place and return what happened, for actual.json.
 
     evaluate: the deciding metric of the model as it stands; None where there are no rows for it.
     snapshot: the folder to continue from; None starts anew.   ranks: this process among those that train together.
+    before: is shown all parts when they are made, before the first step.
     Raises DivergedError on a loss that is not finite or too large, and StoppedError or InterruptedByUser, with
     everything saved, when `watch` says to stop.
     """
     given: Any = {"machine": machine, "seed": seed, "watch": watch, "snapshots": snapshots, "snapshot": snapshot}
     parts = make_parts(task, rows, settings, ranks=ranks, **given)
+    before(parts)
     device = torch.device(machine.device)
     model, state, network, way, meter = task.model, parts.state, parts.network, parts.way, parts.meter
     steps_per_epoch = parts.feed.steps_per_epoch

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from statistics import median
 from typing import Any
 
 import torch
@@ -150,6 +152,7 @@ class Meter:
         self.seconds, self.num_tries = 0.0, 0
         self.cut_before: Any = None
         self.whole, self.recent = Spent(), Spent()
+        self.times: deque[float] = deque(maxlen=1000)
 
     def counting(self) -> contextlib.AbstractContextManager[Any]:
         """A context for the passes of the coming step. It counts one step of the run, and else does nothing."""
@@ -167,6 +170,7 @@ class Meter:
         if is_counted:
             self._settle(window, units)
         elif not is_compiling:
+            self.times.append(seconds)
             self.whole.add(units, seconds, self.flops_per_unit)
             self.recent.add(units, seconds, self.flops_per_unit)
 
@@ -180,11 +184,12 @@ class Meter:
         return self._figures(recent)
 
     def figures(self) -> JSON:
-        """tokens_per_second and mfu of the whole training, and what mfu was worked out from."""
+        """The median time of a step, tokens_per_second and mfu of the whole training, and what mfu was worked out from."""
+        found: JSON = {"step_seconds": float(median(self.times)) if self.times else None, **self._figures(self.whole)}
         if self.flops_per_unit is None or self.peak is None:
-            return self._figures(self.whole)
+            return found
         return {
-            **self._figures(self.whole),
+            **found,
             f"flops_per_{self.unit}": self.flops_per_unit,
             "flops_from": self.how,
             "peak_flops_per_second": self.peak.flops_per_second,

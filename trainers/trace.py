@@ -5,6 +5,7 @@ Nothing is computed but whole numbers: shapes may hang on them (masks, lengths, 
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Mapping
@@ -95,8 +96,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise TooSlowError
         kwargs = kwargs or {}
         if func is torch.ops.aten.index.Tensor:
-            args = (args[0], [self._positions(each) for each in args[1]])
-            args = (args[0], [each for part in args[1] for each in part])
+            args = (args[0], [each for index in args[1] for each in self._positions(index)])
         value = self._value(func, args, kwargs)
         if value is not None and any(tag in SHAPED_BY_VALUES for tag in func.tags):
             return self._known(value)
@@ -124,8 +124,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found if all(_is_whole(each) for each in whole) else None
 
     def _known(self, value: Any) -> Any:
-        found = tree_map(lambda each: self.faked(each) if isinstance(each, torch.Tensor) else each, value)
-        return found
+        return tree_map(lambda each: self.faked(each) if isinstance(each, torch.Tensor) else each, value)
 
     def _positions(self, index: Any) -> list[Any]:
         """A mask as an index makes as many positions as it is true; the others are positions already."""
@@ -151,11 +150,11 @@ def _is_whole(value: torch.Tensor) -> bool:
 
 
 def _makes_whole(args: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operation without tensors (arange, zeros) is to make whole numbers, or one number."""
+    """Whether an operation without tensors (arange, zeros, full) is to make whole numbers, or one number."""
     dtype = kwargs.get("dtype")
-    if isinstance(dtype, torch.dtype):
-        return not dtype.is_floating_point and not dtype.is_complex
-    return all(isinstance(each, int) for each in args if not isinstance(each, (list, tuple)))
+    if isinstance(dtype, torch.dtype) and not dtype.is_floating_point and not dtype.is_complex:
+        return True
+    return bool(args) and isinstance(args[0], list | tuple) and math.prod(args[0]) <= 1
 
 
 def _operation(func: Any, out: Any, results: list[torch.Tensor], args: Any, kwargs: Mapping[str, Any]) -> Operation:

@@ -1,0 +1,61 @@
+"""What glibc's allocator makes of a sequence of tensors that are made and dropped: how far the process grows.
+
+Pieces of other sizes leave holes, and `heap` keeps what is free. No formula says how much that is, so the sequence is put to
+the allocator itself, in a process of its own. Nothing is written into the memory, so none of it is taken.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from trainers.heap import KEPT_BYTES
+
+SECONDS = 20
+_CHILD = """
+import ctypes, json, sys
+libc = ctypes.CDLL(None)
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks u f keep".split()]
+libc.mallinfo2.restype = Info
+libc.free.argtypes = [ctypes.c_void_p]
+libc.posix_memalign.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+kept, events = json.load(sys.stdin)
+libc.mallopt(-3, kept)
+libc.mallopt(-1, (1 << 31) - 1)
+def taken():
+    info = libc.mallinfo2()
+    return info.arena + info.hblkhd
+base = peak = taken()
+held, place = {}, ctypes.c_void_p()
+for number, size in events:
+    if size:
+        if libc.posix_memalign(ctypes.byref(place), 64, size):
+            sys.exit("no address space")
+        held[number] = place.value
+        peak = max(peak, taken())
+    elif number in held:
+        libc.free(held.pop(number))
+print(peak - base)
+"""
+
+
+def grown_by(events: Sequence[tuple[int, int]]) -> int | None:
+    """Bytes by which a process grows over `events` (as in `trace.Trace`); None without glibc, or where it does not tell."""
+    if not hasattr(ctypes.CDLL(None), "mallinfo2"):
+        return None
+    try:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", _CHILD],
+            input=json.dumps([KEPT_BYTES, list(events)]),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=True,
+        )
+        return int(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
