@@ -55,7 +55,7 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "smiles": (
         "molecules/smiles-lm",
         {"options.width": 128, "options.depth": 4},
-        {"options.width": 384, "options.depth": 6, "train.batch_size": 128},
+        {"options.width": 256, "options.depth": 6, "train.batch_size": 128},
     ),
     "nnunet": ("medical/nnunet", {"train.batch_size": 2}, {"train.batch_size": 8, "options.base_features": 24}),
 }
@@ -96,7 +96,7 @@ def main(folder: Path, names: list[str]) -> None:
         recipe, small, large = RUNS[name]
         try:
             carried_out(folder, f"{name}-small", recipe, small, budget=6)
-            print(line_of(recipe, large, carried_out(folder, name, recipe, large, budget=12), idle), flush=True)
+            print(line_of(recipe, large, carried_out(folder, name, recipe, large, budget=20), idle), flush=True)
         except (subprocess.CalledProcessError, KeyError) as error:
             print(f"| {recipe} | failed: {error} |", flush=True)
 

@@ -41,9 +41,7 @@ def foretold(task: Task, parts: Parts, plan: Plan, valid: Any, watch: Watch) -> 
     began = time.monotonic()
     try:
         with torch.random.fork_rng():
-            found = forecast(
-                task, parts, settings, machine=machine, rows=rows, cache=watch.cache, factor=factor
-            )
+            found = forecast(task, parts, settings, machine=machine, rows=rows, cache=watch.cache, factor=factor)
     except Exception as error:
         watch.log(kind="forecast", text=f"none: {type(error).__name__}: {' '.join(str(error).split())[:120]}")
         return {}
@@ -79,9 +77,22 @@ def gained(said: JSON, actual: JSON, plan: Plan, watch: Watch) -> JSON:
         "factor": said["step"]["factor"],
         **told,
     }
-    with contextlib.suppress(OSError), (watch.cache / RUNS_FILE).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    watch.log(kind="forecast", text=comparison(line))
+    with contextlib.suppress(OSError):
+        watch.cache.mkdir(parents=True, exist_ok=True)
+        with (watch.cache / RUNS_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
     return {"peak_training_bytes": peak, **told}
+
+
+def comparison(line: JSON) -> str:
+    """What was said and what came, in one line: memory of the process (of tensors on a GPU) and the median step."""
+    said, was = line["forecast_memory_bytes"], line["peak_training_bytes"]
+    text = f"memory planned {said / 2**30:.2f} GiB, actual {was / 2**30:.2f} GiB ({said / was - 1:+.0%})"
+    if not line["step_seconds"]:
+        return text
+    said, was = line["forecast_step_seconds"], line["step_seconds"]
+    return f"{text}; a step planned {said:.3g} s, actual {was:.3g} s ({said / was - 1:+.0%})"
 
 
 def past_runs(cache: Path, machine: Machine | None = None) -> list[JSON]:
@@ -101,7 +112,7 @@ def learned_factor(runs: list[JSON], recipe: str) -> float:
     """How many times longer steps took than their operations alone: of this recipe, else of all; 1 without experience."""
     known = [each for each in runs if each["step_seconds"] and each["bound_seconds"]]
     own = [each for each in known if each["recipe"] == recipe] or known
-    return median([each["step_seconds"] / each["bound_seconds"] for each in own[-FEW:]] or [1.0])
+    return float(median([each["step_seconds"] / each["bound_seconds"] for each in own[-FEW:]] or [1.0]))
 
 
 def _machine_key(machine: Machine) -> str:

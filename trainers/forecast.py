@@ -11,14 +11,13 @@ import copy
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 

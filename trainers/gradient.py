@@ -25,8 +25,8 @@ from trainers.distributed import ALONE, Ranks, shares, whole
 from trainers.empty import fill, give_storage, without_storage
 from trainers.errors import DivergedError
 from trainers.feed import size_order
-from trainers.parts import Parts
 from trainers.memory import is_out_of_memory, no_more_memory
+from trainers.parts import Parts
 from trainers.precision import autocast, lay_out, layout_of, placed
 from trainers.settings import Gradient
 
@@ -117,7 +117,7 @@ class GradientLearner:
             snapshots=snapshots,
             snapshot=snapshot,
             ranks=self.ranks,
-            before=foretell,
+            foretell=foretell,
         )
         return {**actual, **experience.gained(said, actual, self.plan, watch)}
 

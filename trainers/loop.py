@@ -67,19 +67,19 @@ def train(
     snapshots: Snapshots,
     snapshot: Path | None,
     ranks: Ranks,
-    before: Callable[[Parts], None] = lambda parts: None,
+    foretell: Callable[[Parts], None] = lambda parts: None,
 ) -> JSON:
     """Train `task.model` in place and return what happened, for actual.json.
 
     evaluate: the deciding metric of the model as it stands; None where there are no rows for it.
     snapshot: the folder to continue from; None starts anew.   ranks: this process among those that train together.
-    before: is shown all parts when they are made, before the first step.
+    foretell: is shown all parts when they are made, before the first step.
     Raises DivergedError on a loss that is not finite or too large, and StoppedError or InterruptedByUser, with
     everything saved, when `watch` says to stop.
     """
     given: Any = {"machine": machine, "seed": seed, "watch": watch, "snapshots": snapshots, "snapshot": snapshot}
     parts = make_parts(task, rows, settings, ranks=ranks, **given)
-    before(parts)
+    foretell(parts)
     device = torch.device(machine.device)
     model, state, network, way, meter = task.model, parts.state, parts.network, parts.way, parts.meter
     steps_per_epoch = parts.feed.steps_per_epoch

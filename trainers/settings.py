@@ -46,11 +46,13 @@ together first."""
 
 
 class _Settings(BaseModel):
-    """`flags`: what the command line's --epochs, --budget and --precision set, as paths below `train`."""
+    """`flags`: what the command line's --epochs, --budget and --precision set, as paths below `train`.
+    has_forecast: whether training begins with a forecast of its memory and time."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     flags: ClassVar[Flags] = {}
     uses_many_processes: ClassVar[bool] = False
+    has_forecast: ClassVar[bool] = False
 
 
 class Gradient(_Settings):
@@ -64,6 +66,7 @@ class Gradient(_Settings):
         "shard": lambda value: {"shard": value},
     }
     uses_many_processes: ClassVar[bool] = True
+    has_forecast: ClassVar[bool] = True
     trainer: Literal["gradient"] = "gradient"
     epochs: float | None = Field(None, gt=0, description="passes over the training examples")
     steps: int | None = Field(None, gt=0, description="optimizer steps")
@@ -163,6 +166,7 @@ class Phases(_Settings):
         "shard": lambda value: {"pretrain.shard": value, "tune.shard": value},
     }
     uses_many_processes: ClassVar[bool] = True
+    has_forecast: ClassVar[bool] = True
     trainer: Literal["phases"] = "phases"
     pretrain: Gradient = Gradient()
     tune: Gradient = Gradient()

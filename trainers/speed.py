@@ -52,16 +52,17 @@ def measured(device: torch.device) -> Rates:
         small = torch.zeros(8, device=device)
         move = min(_seconds(lambda: target.copy_(source), 2, device) for _ in range(_TRIES))
         call = min(_seconds(lambda: small.add_(1), _CALLS, device) for _ in range(_TRIES))
-    return Rates(
-        measured_flops(device, torch.float32), measured_flops(device, torch.bfloat16), 2 * _MOVED / move, call
-    )
+    return Rates(measured_flops(device, torch.float32), measured_flops(device, torch.bfloat16), 2 * _MOVED / move, call)
 
 
 def seconds_of(operations: Iterable[Operation], rates: Rates) -> float:
     """The sum over operations of the longer of computing and moving, and of calling each. Source: the roofline of Williams
     et al. 2009, doi 10.1145/1498765.1498785."""
     return sum(
-        max(each.flops / (rates.flops_16 if each.is_16_bit else rates.flops_32), each.bytes_moved / rates.bytes_per_second)
+        max(
+            each.flops / (rates.flops_16 if each.is_16_bit else rates.flops_32),
+            each.bytes_moved / rates.bytes_per_second,
+        )
         + rates.call_seconds
         for each in operations
     )

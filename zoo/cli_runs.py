@@ -74,6 +74,10 @@ Watts = Annotated[float | None, typer.Option("--watts", help="of a size question
 Unique = Annotated[str | None, typer.Option("--unique", help="of a size question: tokens there are without repeats")]
 Context = Annotated[int | None, typer.Option("--context", help="of a size question: positions; counts attention too")]
 
+AnyRecipe = Annotated[str | None, typer.Argument(help="TYPE/NAME, see zoo list")]
+Calibrate = Annotated[bool, typer.Option("--calibrate", help="measure how fast this machine computes, and keep it")]
+Verify = Annotated[bool, typer.Option("--verify", help="forecasts of this machine's past runs beside what came")]
+
 PURPOSES = (
     *("text", "words", "prompt", "answer", "messages", "source"),
     *("sequence", "mutant", "wild_type", "smiles", "path"),
@@ -134,7 +138,7 @@ def train(
 
 
 def plan(
-    recipe: Recipe,
+    recipe: AnyRecipe = None,
     data: Data = None,
     target: Target = None,
     task: TaskName = None,
@@ -169,9 +173,18 @@ def plan(
     watts: Watts = None,
     unique: Unique = None,
     context: Context = None,
+    calibrate: Calibrate = False,
+    verify: Verify = False,
     as_json: AsJson = False,
 ) -> None:
     """Fix and show everything that train would do, without training; or answer a size question without any data."""
+    if calibrate or verify:
+        _show_machine(recipe, calibrate=calibrate, verify=verify, as_json=as_json)
+        return
+    if recipe is None:
+        from trainers.errors import UsageError
+
+        raise UsageError("Which recipe? Name one (zoo list), or use --calibrate or --verify.")
     counts: dict[str, Any] = {"params": params, "tokens": tokens, "flops": flops, "unique": unique}
     numbers: dict[str, Any] = {"hours": hours, "gpu": gpu, "gpus": gpus, "mfu": mfu, "tflops": tflops}
     numbers |= {"price": price, "watts": watts, "context": context}
@@ -193,7 +206,7 @@ def plan(
         return
     _prepare_process(offline)
     from domains.contract import Request
-    from zoo import many, report
+    from zoo import forecasts, many, report
     from zoo.plan import Wishes, parse_sets
 
     request = Request(target, task, group, order, id_column, labels, reference, columns_of(column), encoding=encoding)
@@ -202,12 +215,25 @@ def plan(
         recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,
         say=_say,
     )  # fmt: skip
+    forecast = None if fast else forecasts.forecast_of(job, say=_say)
     if as_json:
-        _print_json(
-            {"schema_version": 1, "plan": job.plan.as_json(), "split": {"rule": job.split.rule, **job.split.evidence}}
-        )
+        evidence = {"rule": job.split.rule, **job.split.evidence}
+        _print_json({"schema_version": 1, "plan": job.plan.as_json(), "split": evidence, "forecast": forecast})
     else:
-        print(report.plan_lines(job))
+        print("\n".join([report.plan_lines(job), *forecasts.lines_of(forecast)]))
+
+
+def _show_machine(recipe: str | None, *, calibrate: bool, verify: bool, as_json: bool) -> None:
+    from zoo import forecasts
+
+    found = forecasts.calibrated() if calibrate else {}
+    runs = forecasts.past(recipe) if verify else []
+    if as_json:
+        _print_json({"schema_version": 1, "rates": found, "runs": runs})
+    else:
+        print(
+            "\n".join([*(f"{name}: {value:.4g}" for name, value in found.items()), *forecasts.table_of(runs, verify)])
+        )
 
 
 def resume(run_folder: RunFolder, offline: Offline = False, as_json: AsJson = False) -> None:

@@ -1,0 +1,110 @@
+"""What a training would take, without training: the run is begun in a folder that is thrown away, and ended at its forecast.
+
+Also what this machine's past runs make of their forecasts. Heavy: imports torch.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from domains.contract import Facts
+from trainers.contract import JSON
+from trainers.errors import StoppedError
+from trainers.settings import SETTINGS
+from zoo import hardware
+from zoo.job import Job
+from zoo.plan import parts_of
+
+
+class ForetoldError(Exception):
+    """Ends a training that was begun for its forecast."""
+
+
+class PlanWatch:
+    """Meets `trainers.contract.Watch` for a training that takes no step."""
+
+    rank, world = 0, 1
+
+    def __init__(self, folder: Path, metric: Any) -> None:
+        self.folder, self.cache = folder, hardware.cache_folder()
+        self.metric, self.higher_is_better = metric.name, metric.higher_is_better
+        self.forecast: JSON = {}
+
+    def score(self, rows: Any, predictions: Any) -> None:
+        """Nothing is judged."""
+
+    def log(self, **event: Any) -> None:
+        """Hear the forecast, and end there; other events are not told."""
+        if event.get("kind") == "forecast":
+            self.forecast = {name: event[name] for name in ("text", "memory", "time") if name in event}
+            raise ForetoldError
+
+    def should_stop(self) -> str:
+        """Before the first step, where there was no forecast."""
+        return "planned"
+
+
+def forecast_of(job: Job, say: Callable[[str], None] | None = None) -> JSON | None:
+    """Memory by term and the time of a step, as training would say them; None where it says none.
+
+    Takes what training takes before its first step: fitting tokenizers and the like, loading weights, a trace.
+    """
+    if not SETTINGS[job.plan.settings["trainer"]].has_forecast:
+        return None
+    domain, family = parts_of(job.recipe)
+    metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
+    with tempfile.TemporaryDirectory(prefix="zoo-plan-") as folder:
+        watch = PlanWatch(Path(folder), metric)
+        try:
+            family.build(job.plan).fit(job.part("train"), job.part("valid"), watch)
+        except (ForetoldError, StoppedError):
+            pass
+        except Exception as error:
+            if say:
+                say(f"warning: no forecast: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return watch.forecast or None
+
+
+def lines_of(forecast: JSON | None) -> Iterator[str]:
+    """A forecast for a person."""
+    if forecast is None:
+        return
+    yield f"forecast {forecast['text']}"
+    for name, value in forecast.get("memory", {}).items():
+        yield f"forecast memory, {name.removesuffix('_bytes')}: {value / 2**20:,.1f} MiB"
+    for name in ("flops", "bytes_moved"):
+        if "time" in forecast:
+            yield f"forecast {name} of a step: {forecast['time'][name]:.3g}"
+
+
+def calibrated() -> JSON:
+    """The rates of this machine, measured anew and kept."""
+    from trainers.speed import rates_of
+
+    return asdict(rates_of(hardware.detect(), hardware.cache_folder(), anew=True))
+
+
+def past(recipe: str | None) -> list[JSON]:
+    """This cache's past runs that had a forecast, of one recipe or all."""
+    from trainers.experience import past_runs
+
+    return [run for run in past_runs(hardware.cache_folder()) if recipe in (None, run["recipe"])]
+
+
+def table_of(runs: Sequence[JSON], is_wanted: bool = True) -> list[str]:
+    """A line a run, and the middle of the errors."""
+    from statistics import median
+
+    from trainers.experience import comparison
+
+    if not is_wanted:
+        return []
+    if not runs:
+        return ["No run of this machine had a forecast yet: zoo train RECIPE --data FILE"]
+    errors = median(abs(run["forecast_memory_bytes"] / run["peak_training_bytes"] - 1) for run in runs)
+    return [
+        *(f"{run['recipe']}: {comparison(run)}  {run['run']}" for run in runs),
+        f"{len(runs)} runs; memory is off by {errors:.0%} in the middle",
+    ]
