@@ -19,25 +19,45 @@ from trainers.trace import Trace
 Make = Callable[[], tuple[torch.nn.Module, Callable[[torch.nn.Module], torch.Tensor]]]
 
 
+class Adapted(torch.nn.Module):
+    """A linear layer with an adapter of rank 8 beside it, and LitGPT's dropout before that."""
+
+    def __init__(self, base: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base = base
+        self.down = torch.nn.Linear(base.in_features, 8, bias=False)
+        self.up = torch.nn.Linear(8, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dropped = torch.nn.functional.dropout(x, 0.05)
+        return self.base(x) + self.up(self.down(dropped)) * 2.0  # type: ignore[no-any-return]
+
+
 def llama_lora(rows: int, tokens: int) -> Make:
     """Llama 2 7B in bfloat16 with adapters of rank 8 on queries and values, as LitGPT's table has it."""
 
     def make() -> tuple[torch.nn.Module, Callable[[torch.nn.Module], torch.Tensor]]:
-        import peft
-
         config = transformers.LlamaConfig(attn_implementation="sdpa")
-        adapters = peft.LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-        model = peft.get_peft_model(transformers.LlamaForCausalLM(config).bfloat16(), adapters).bfloat16()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            model = transformers.LlamaForCausalLM(config).requires_grad_(False)
+            for layer in model.model.layers:
+                for name in ("q_proj", "v_proj"):
+                    setattr(layer.self_attn, name, Adapted(getattr(layer.self_attn, name)))
+        finally:
+            torch.set_default_dtype(torch.float32)
         return model, lambda model: _language(model, rows, tokens)
 
     return make
 
 
 def gpt2(rows: int) -> Make:
-    """GPT-2 124M under autocast."""
+    """GPT-2 124M under autocast, without dropout as in nanoGPT."""
 
     def make() -> tuple[torch.nn.Module, Callable[[torch.nn.Module], torch.Tensor]]:
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(attn_implementation="sdpa", use_cache=False))
+        none = {"attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+        config = transformers.GPT2Config(attn_implementation="sdpa", use_cache=False, **none)
+        model = transformers.GPT2LMHeadModel(config)
         return model, lambda model: _language(model, rows, 1024)
 
     return make
@@ -49,7 +69,14 @@ def esm2(rows: int) -> Make:
     def make() -> tuple[torch.nn.Module, Callable[[torch.nn.Module], torch.Tensor]]:
         shape = {"vocab_size": 33, "hidden_size": 1280, "num_hidden_layers": 33, "num_attention_heads": 20}
         config = transformers.EsmConfig(
-            **shape, intermediate_size=5120, position_embedding_type="rotary", pad_token_id=1, mask_token_id=32
+            **shape,
+            intermediate_size=5120,
+            attention_probs_dropout_prob=0.0,
+            hidden_dropout_prob=0.0,
+            position_embedding_type="rotary",
+            pad_token_id=1,
+            mask_token_id=32,
+            attn_implementation="sdpa",
         )
         model = transformers.EsmModel(config, add_pooling_layer=False)
         ids = torch.full((rows, 1024), 5)
