@@ -63,13 +63,22 @@ def forecast(
     batches = sorted(parts.feed.drawn(position).batches, key=_bytes_of, reverse=True)
     step = traced_step(task, parts, settings, batches[:2], machine, deadline)
     answers = traced_predict(task, parts, settings, rows, machine, deadline)
-    memory = memory_terms(task, parts, step, answers, 2 * sum(_bytes_of(each) for each in batches), settings, machine)
+    other = share if parts.feed.sizes is not None else _rest(parts)
+    batch_bytes = 2 * sum(_bytes_of(each) for each in batches)
+    memory = memory_terms(task, parts, step, answers, batch_bytes, settings, machine, other)
     rates = rates_of(machine, cache)
     return {"memory": memory, "step": time_terms(step, len(batches), share, rates, factor)}
 
 
 def memory_terms(
-    task: Task, parts: Parts, step: Traced, answers: Events, batch_bytes: int, settings: Gradient, machine: Machine
+    task: Task,
+    parts: Parts,
+    step: Traced,
+    answers: Events,
+    batch_bytes: int,
+    settings: Gradient,
+    machine: Machine,
+    other: float,
 ) -> JSON:
     """Bytes by term, and `peak_bytes`: of the whole process on CPU, else of tensors on the device."""
     weights = sum(_num_bytes(each) for each in (*task.model.parameters(), *task.model.buffers()))
@@ -88,7 +97,7 @@ def memory_terms(
         "snapshot_bytes": snapshot,
         "batch_bytes": batch_bytes,
     }
-    story = whole_story(step.events, answers, averages, snapshot if _saves_meanwhile(settings) else 0)
+    story = whole_story(step.events, answers, averages, snapshot if _saves_meanwhile(settings) else 0, other)
     grown = _live_peak(story)
     if not on_cpu:
         return {**terms, "peak_bytes": weights + grown + batch_bytes // 2}
@@ -98,15 +107,26 @@ def memory_terms(
     return {**terms, "peak_bytes": max(before, held + on_heap + batch_bytes)}
 
 
-def whole_story(step: Events, answers: Events, averages: int, snapshot: int) -> Events:
-    """Three steps, a prediction, and a step while a snapshot is written. What the first step leaves is made only once."""
+def whole_story(step: Events, answers: Events, averages: int, snapshot: int, other: float = 1.0) -> Events:
+    """Steps by turns large and smaller, a prediction, and a step while a snapshot is written.
+
+    What the first step leaves is made only once.   other: the size of a smaller step as a share of the largest; pieces of
+    two sizes leave holes that neither fills.
+    """
     freed = {number for number, size in step if not size}
     again = [(number, size) for number, size in step if number in freed]
+    smaller = [(number, size and max(1, int(size * other))) for number, size in again]
     start = 1 + max((number for number, _ in (*step, *answers)), default=0)
     passing = [(number + start, size) for number, size in answers]
-    kept, copied = (2 * start, averages), (2 * start + 1, snapshot)
-    story = [kept, *step, *again, *again, *passing, *([copied, *again] if snapshot else [])]
-    return [each for each in story if each != kept or averages]
+    copied = [(2 * start + 1, snapshot), *again] if snapshot else []
+    kept = [(2 * start, averages)] if averages else []
+    return [*kept, *step, *smaller, *again, *passing, *smaller, *again, *copied]
+
+
+def _rest(parts: Parts) -> float:
+    """The last step of an epoch as a share of the others, where all examples are of one size."""
+    rest = len(parts.feed.examples) % parts.feed.batch_size
+    return rest / parts.feed.batch_size if rest and len(parts.feed.examples) > parts.feed.batch_size else 1.0
 
 
 def _saves_meanwhile(settings: Gradient) -> bool:

@@ -106,7 +106,9 @@ def test_what_the_first_step_leaves_is_made_only_once():
     step = [(0, 10), (1, 5), (1, 0)]  # 0: a state of the optimizer
     story = whole_story(step, [], averages=0, snapshot=0)
     assert [size for number, size in story if number == 0] == [10]
-    assert sum(number == 1 and size == 5 for number, size in story) == 3
+    assert sum(number == 1 and size == 5 for number, size in story) == 5
+    halves = whole_story(step, [], averages=0, snapshot=0, other=0.5)
+    assert [size for number, size in halves if number == 1 and size] == [5, 2, 5, 2, 5]
 
 
 def test_time_is_the_longer_of_computing_and_moving():
