@@ -76,6 +76,7 @@ Context = Annotated[int | None, typer.Option("--context", help="of a size questi
 
 AnyRecipe = Annotated[str | None, typer.Argument(help="TYPE/NAME, see zoo list")]
 Calibrate = Annotated[bool, typer.Option("--calibrate", help="measure how fast this machine computes, and keep it")]
+Measure = Annotated[bool, typer.Option("--measure", help="take a few real steps, and say how long one takes")]
 Verify = Annotated[bool, typer.Option("--verify", help="forecasts of this machine's past runs beside what came")]
 
 PURPOSES = (
@@ -173,6 +174,7 @@ def plan(
     watts: Watts = None,
     unique: Unique = None,
     context: Context = None,
+    measure: Measure = False,
     calibrate: Calibrate = False,
     verify: Verify = False,
     as_json: AsJson = False,
@@ -216,6 +218,8 @@ def plan(
         say=_say,
     )  # fmt: skip
     forecast = None if fast else forecasts.forecast_of(job, say=_say)
+    if measure:
+        forecast = {**(forecast or {}), "measured_step_seconds": forecasts.measured_step(job)}
     if as_json:
         evidence = {"rule": job.split.rule, **job.split.evidence}
         _print_json({"schema_version": 1, "plan": job.plan.as_json(), "split": evidence, "forecast": forecast})

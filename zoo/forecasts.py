@@ -3,10 +3,14 @@
 Also what this machine's past runs make of their forecasts. Heavy: imports torch.
 """
 
+import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from domains.contract import Facts
@@ -46,6 +50,37 @@ class PlanWatch:
         return "planned"
 
 
+class MeasureWatch(PlanWatch):
+    """A watch that lets a training take a few steps and notes when each began."""
+
+    def __init__(self, folder: Path, metric: Any, num_steps: int) -> None:
+        super().__init__(folder, metric)
+        self.num_steps, self.began = num_steps, list[float]()
+
+    def log(self, **event: Any) -> None:
+        """Nothing is told."""
+
+    def should_stop(self) -> str | None:  # type: ignore[override]
+        """Asked before each step."""
+        self.began.append(time.perf_counter())
+        return "planned" if len(self.began) > self.num_steps else None
+
+
+def measured_step(job: Job, num_steps: int = 4) -> float | None:
+    """Seconds of a step, the median of a few real ones after the first; None where training does not go by steps."""
+    domain, family = parts_of(job.recipe)
+    if not SETTINGS[job.plan.settings["trainer"]].has_forecast:
+        return None
+    metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
+    with tempfile.TemporaryDirectory(prefix="zoo-plan-") as folder:
+        watch = MeasureWatch(Path(folder), metric, num_steps)
+        # Without validation rows nothing is judged between two steps.
+        with contextlib.suppress(StoppedError):
+            family.build(job.plan).fit(job.part("train"), job.part("valid").take([]), watch)
+    took = [later - earlier for earlier, later in pairwise(watch.began)]
+    return median(took[1:] or took) if took else None
+
+
 def forecast_of(job: Job, say: Callable[[str], None] | None = None) -> JSON | None:
     """Memory by term and the time of a step, as training would say them; None where it says none.
 
@@ -71,7 +106,10 @@ def lines_of(forecast: JSON | None) -> Iterator[str]:
     """A forecast for a person."""
     if forecast is None:
         return
-    yield f"forecast {forecast['text']}"
+    if "text" in forecast:
+        yield f"forecast {forecast['text']}"
+    if forecast.get("measured_step_seconds"):
+        yield f"measured {forecast['measured_step_seconds']:.3g} s a step"
     for name, value in forecast.get("memory", {}).items():
         yield f"forecast memory, {name.removesuffix('_bytes')}: {value / 2**20:,.1f} MiB"
     for name in ("flops", "bytes_moved"):
@@ -95,8 +133,6 @@ def past(recipe: str | None) -> list[JSON]:
 
 def table_of(runs: Sequence[JSON], is_wanted: bool = True) -> list[str]:
     """A line a run, and the middle of the errors."""
-    from statistics import median
-
     from trainers.experience import comparison
 
     if not is_wanted:

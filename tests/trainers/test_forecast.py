@@ -160,6 +160,14 @@ def test_a_plan_says_memory_by_term_and_takes_no_step(small):
     assert any("memory, weights" in line for line in forecasts.lines_of(found))
 
 
+def test_a_few_real_steps_tell_how_long_one_takes(small):
+    from domains.contract import Request
+
+    data, target, sets = small
+    job = prepare("tabular/mlp", data, request=Request(target=target, task="classification"), wishes=Wishes(sets))
+    assert 0 < forecasts.measured_step(job) < 1
+
+
 def test_a_run_keeps_its_forecast_and_what_came_of_it(small):
     data, target, sets = small
     done = run.train("tabular/mlp", data, target=target, task="classification", set=sets)
