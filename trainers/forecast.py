@@ -25,7 +25,7 @@ from trainers import optim
 from trainers.contract import JSON, Batch, Machine, Task
 from trainers.feed import size_order
 from trainers.parts import Parts
-from trainers.precision import autocast, products_in
+from trainers.precision import autocast, layout_of, placed, products_in
 from trainers.replay import grown_by
 from trainers.settings import Gradient
 from trainers.speed import Rates, rates_of, seconds_of
@@ -60,7 +60,7 @@ def forecast(
     """
     deadline = time.monotonic() + MOST_SECONDS
     position, share = parts.feed.largest_step()
-    batches = sorted(parts.feed.drawn(position).batches, key=_bytes_of, reverse=True)
+    batches = sorted(parts.drawn(position).batches, key=_bytes_of, reverse=True)
     step = traced_step(task, parts, settings, batches[:2], machine, deadline)
     answers = traced_predict(task, parts, settings, rows, machine, deadline)
     other = share if parts.feed.sizes is not None else _rest(parts)
@@ -187,7 +187,8 @@ def traced_predict(
     trace = Trace(shapes, deadline)
     trace.know([list(model.parameters()), list(model.buffers())])
     model.eval()
-    inputs = trace.faked(task.collate(rows.take(largest.tolist())))
+    device = torch.device(machine.device)
+    inputs = trace.faked(placed(task.collate(rows.take(largest.tolist())), device, layout_of(settings)))
     try:
         with shapes, trace, torch.no_grad(), autocast(settings.precision, machine):
             task.predict(model, inputs)
