@@ -21,7 +21,8 @@ import numpy as np
 
 from domains.contract import Facts, Request
 from domains.metrics import scores
-from domains.proteins import data, similarity
+from domains.proteins import data
+from domains.shared.proteins import similarity
 from trainers.contract import Predictions
 from zoo.job import Job, prepare
 

@@ -37,8 +37,8 @@ from trainer_peer import Silence, cpu_spent, peer_arguments
 from domains.contract import Metric, Request
 from domains.metrics import point
 from domains.proteins import data, esm2_finetune
-from domains.proteins.esm2 import PAD, esm2_config, tokens
 from domains.shared.esm import empty_encoder, pool_tokens
+from domains.shared.proteins.esm2 import PAD, esm2_config, tokens
 from domains.splits import make_split
 from trainers.checkpoint import Snapshots
 from trainers.contract import Machine, Plan, Predictions

@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import Request
-from domains.proteins import similarity
-from domains.proteins.esm2_weights import read_config
 from domains.proteins.mutants import aligned_mutants
 from domains.shared.fasta import read_fasta
+from domains.shared.proteins import similarity
+from domains.shared.proteins.esm2_weights import read_config
 from zoo import run
 from zoo.job import prepare
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from domains.proteins.residues import RARE, STANDARD
+from domains.shared.proteins.residues import RARE, STANDARD
 
 SEPARATORS = re.compile(r"[:;,+/]")
 WILD_TYPE_NAMES = ("wt", "_wt", "wild_type", "wildtype", "wild-type", "wild type")

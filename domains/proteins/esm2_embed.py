@@ -1,31 +1,20 @@
-"""ESM-2 as a frozen encoder: every sequence is embedded once, a small head learns on the vectors.
-
-Mean of the residues' last states. What is lost to attention pooling on location: Stark et al. 2021.
-"""
+"""The family `proteins/esm2-embed-head`: every sequence is embedded once, a small head learns on the vectors."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
 
 from domains.contract import Facts
-from domains.proteins.esm2 import NUM_ADDED_TOKENS, pooled, tokens
-from domains.proteins.esm2_weights import find, load_encoder, read_config
 from domains.proteins.estimates import length_notes, num_tokens_seen
 from domains.shared.esm import num_parameters
-from domains.shared.weights import random_notes, random_shape, resolve_reference, weights_facts
+from domains.shared.proteins.embedder import Esm2Encoder, reference_of
+from domains.shared.proteins.esm2_weights import find, read_config
+from domains.shared.weights import random_notes, weights_facts
 from trainers.contract import JSON, Machine, Plan
 from trainers.embed import EmbedLearner, Head
-from trainers.errors import MissingError
-from trainers.precision import autocast, autocast_dtype
 from trainers.settings import Embed
 
 TINY: JSON = {
@@ -72,9 +61,7 @@ def plan(facts: Facts, options: Options, settings: Embed, machine: Machine) -> J
 
 def build(plan: Plan) -> EmbedLearner:
     """A fresh learner. Raises MissingError where the weights are not to be had."""
-    spec = plan.options["weights"]
-    reference = random_reference(spec, plan.seed) if random_shape(spec) else find(spec).reference()
-    return EmbedLearner(plan, Esm2Encoder(plan, reference), _head(plan))
+    return EmbedLearner(plan, Esm2Encoder(plan, reference_of(plan.options["weights"], plan.seed)), _head(plan))
 
 
 def load(plan: Plan, folder: Path) -> EmbedLearner:
@@ -82,82 +69,6 @@ def load(plan: Plan, folder: Path) -> EmbedLearner:
     return EmbedLearner.load(plan, folder, lambda reference: Esm2Encoder(plan, reference), _head(plan))
 
 
-def random_reference(spec: str, seed: int) -> JSON:
-    """By what random weights are found again: they are drawn anew, and compared by their hash."""
-    return {
-        "id": spec,
-        "path": "",
-        "revision": f"seed {seed}",
-        "sha256": _tensors_sha256(_drawn(spec, seed)),
-        "seed": seed,
-    }
-
-
-class Esm2Encoder:
-    """Meets `trainers.embed.Encoder`."""
-
-    def __init__(self, plan: Plan, reference: JSON) -> None:
-        self.plan, self._reference = plan, reference
-        self.settings = Embed.model_validate(plan.settings)
-        self.max_residues = plan.options["max_residues"]
-        self.width = int(read_config(self._spec)["hidden_size"])
-
-    @property
-    def reference(self) -> JSON:
-        return self._reference
-
-    @property
-    def identity(self) -> str:
-        """Weights, pooling, and what the numbers depend on; not the device, whose rounding is far below what matters."""
-        dtype = autocast_dtype(self.settings.precision, self.plan.machine)
-        return f"esm2 mean v1|{self._reference['sha256']}|{self.max_residues}|{dtype}"
-
-    def keys(self, rows: Any) -> list[bytes]:
-        return [sequence[: self.max_residues].encode("ascii") for sequence in rows.column("sequence")]
-
-    def sizes(self, rows: Any) -> Sequence[int]:
-        return [len(key) + NUM_ADDED_TOKENS for key in self.keys(rows)]
-
-    def encode(self, rows: Any) -> np.ndarray:
-        numbers, is_residue = tokens(list(rows.column("sequence")), max_residues=self.max_residues)
-        device = torch.device(self.plan.machine.device)
-        with torch.inference_mode(), autocast(self.settings.precision, self.plan.machine):
-            return pooled(self.network, numbers.to(device), is_residue.to(device)).float().cpu().numpy()
-
-    @cached_property
-    def network(self) -> nn.Module:
-        """Loaded when the first sequence is to be encoded: a full cache needs no network."""
-        if random_shape(self._spec):
-            encoder = _drawn(self._spec, self._reference["seed"])
-            if _tensors_sha256(encoder) != self._reference["sha256"]:
-                raise MissingError(
-                    f"The random weights {self._spec} of this run cannot be drawn again: another version of torch or "
-                    "transformers draws others. Train again, from weights that are kept."
-                )
-        else:
-            encoder = load_encoder(self._spec)
-        return encoder.to(self.plan.machine.device)
-
-    @cached_property
-    def _spec(self) -> str:
-        if random_shape(self._reference["id"]):
-            return str(self._reference["id"])
-        return str(resolve_reference(self._reference).path)
-
-
 def _head(plan: Plan) -> Head:
     options = plan.options
     return Head(options["hidden"], options["dropout"], options["class_weights"])
-
-
-def _drawn(spec: str, seed: int) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return load_encoder(spec)
-
-
-def _tensors_sha256(network: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(network.state_dict().items()):
-        digest.update(name.encode() + value.contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from domains.contract import Facts
 from domains.proteins.adapters import is_adapter, num_adapted, with_adapters
-from domains.proteins.esm2 import NUM_ADDED_TOKENS, pooled, tokens
-from domains.proteins.esm2_weights import find, load_encoder, read_config
 from domains.proteins.estimates import length_notes, num_tokens_seen
 from domains.shared.esm import empty_encoder, encoder_roles, num_parameters
+from domains.shared.proteins.esm2 import NUM_ADDED_TOKENS, pooled, tokens
+from domains.shared.proteins.esm2_weights import find, load_encoder, read_config
 from domains.shared.weights import random_notes, weights_facts
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner

@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from domains.contract import Facts
 from domains.proteins import esm2_finetune
-from domains.proteins.esm2 import NUM_ADDED_TOKENS, last_states, tokens
-from domains.proteins.esm2_weights import load_encoder, read_config
 from domains.proteins.residue_labels import UNKNOWN_LABEL
 from domains.shared.esm import empty_encoder, encoder_roles
+from domains.shared.proteins.esm2 import NUM_ADDED_TOKENS, last_states, tokens
+from domains.shared.proteins.esm2_weights import load_encoder, read_config
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
 from trainers.settings import Gradient

@@ -21,12 +21,12 @@ from torch import nn
 from domains.contract import Baseline, Facts
 from domains.proteins import blosum, changes
 from domains.proteins.changes import Change
-from domains.proteins.esm2 import MASK, NUM_ADDED_TOKENS, PAD, RESIDUE_TOKENS, tokens
-from domains.proteins.esm2_weights import find, load_masked, masked_reference, read_config
 from domains.proteins.mutants import aligned_mutants
-from domains.proteins.residues import cleaned
 from domains.shared.esm import num_parameters
 from domains.shared.fasta import is_fasta, read_fasta
+from domains.shared.proteins.esm2 import MASK, NUM_ADDED_TOKENS, PAD, RESIDUE_TOKENS, tokens
+from domains.shared.proteins.esm2_weights import find, load_masked, masked_reference, read_config
+from domains.shared.proteins.residues import cleaned
 from domains.shared.weights import random_notes, random_shape, resolve_reference, weights_facts
 from trainers.checkpoint import write_json
 from trainers.contract import JSON, Machine, Plan, Predictions, Watch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from domains.contract import Facts
-from domains.proteins.esm2 import NUM_ADDED_TOKENS
+from domains.shared.proteins.esm2 import NUM_ADDED_TOKENS
 from domains.shared.sequences import cropped_notes
 
 

@@ -15,9 +15,9 @@ from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Req
 from domains.metrics import label_set_metrics
 from domains.proteins import labelled
 from domains.proteins.baselines import composition_by_label
-from domains.proteins.residues import cleaned
 from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names, rarest_labels, read_label_sets, target_columns
+from domains.shared.proteins.residues import cleaned
 from domains.shared.roles import keep_split_columns, named_or_only_target, one_a_row, refuse_target_called
 from domains.shared.sequences import read_raw, repeated_ids, row_ids
 from trainers.errors import DataError

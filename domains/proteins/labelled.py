@@ -15,11 +15,12 @@ import pandas as pd
 from domains.baselines import trivial
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.metrics import classification_metrics, regression_metrics
-from domains.proteins import mutants, similarity
+from domains.proteins import mutants
 from domains.proteins.baselines import composition
-from domains.proteins.residues import cleaned, look_like_dna, looks_like_protein
 from domains.shared.frames import FrameTable
 from domains.shared.groupings import equal_rows
+from domains.shared.proteins import similarity
+from domains.shared.proteins.residues import cleaned, look_like_dna, looks_like_protein
 from domains.shared.roles import (
     IMBALANCED_SHARE,
     keep_split_columns,

@@ -20,13 +20,22 @@ from torch import Tensor
 
 from domains.contract import Baseline, Facts
 from domains.proteins import esm2_finetune
-from domains.proteins.esm2 import END, MASK, NUM_ADDED_TOKENS, PAD, RESIDUE_TOKENS, START, VOCABULARY, esm2_config
 from domains.proteins.esm2_finetune import ACTIVATION_BYTES, BYTES_PER_PARAMETER
-from domains.proteins.masked_esm import MaskedEsm, roles, write_config
-from domains.proteins.residues import STANDARD
 from domains.proteins.unlabelled import TASK
 from domains.shared.esm import num_parameters
 from domains.shared.masked import MaskedTask, Noise, fixed_places
+from domains.shared.proteins.esm2 import (
+    END,
+    MASK,
+    NUM_ADDED_TOKENS,
+    PAD,
+    RESIDUE_TOKENS,
+    START,
+    VOCABULARY,
+    esm2_config,
+)
+from domains.shared.proteins.masked_esm import MaskedEsm, roles, write_config
+from domains.shared.proteins.residues import STANDARD
 from trainers.contract import JSON, Learner, Machine, Plan, Predictions, Watch
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights

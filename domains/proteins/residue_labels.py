@@ -17,8 +17,8 @@ import pandas as pd
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.proteins import labelled
 from domains.proteins.baselines import letter_codes
-from domains.proteins.residues import cleaned
 from domains.shared.frames import FrameTable, choose_column
+from domains.shared.proteins.residues import cleaned
 from domains.shared.roles import (
     IMBALANCED_SHARE,
     keep_split_columns,

@@ -15,8 +15,8 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.proteins import labelled
-from domains.proteins.residues import cleaned
 from domains.shared.frames import FrameTable
+from domains.shared.proteins.residues import cleaned
 from domains.shared.roles import keep_split_columns, one_a_row
 from domains.shared.sequences import read_raw, repeated_ids, row_ids
 from trainers.contract import Predictions

@@ -16,9 +16,9 @@ from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Req
 from domains.metrics import regression_metrics
 from domains.proteins import changes, labelled
 from domains.proteins.mutants import aligned_mutants
-from domains.proteins.residues import cleaned
 from domains.shared.fasta import is_fasta, read_fasta, short_ids
 from domains.shared.frames import FrameTable, choose_column, read_frame
+from domains.shared.proteins.residues import cleaned
 from domains.shared.roles import one_a_row
 from domains.shared.sequences import Raw, repeated_ids, row_ids
 from domains.shared.targets import bad_targets, target_values

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from domains.contract import Request
-from domains.proteins import similarity
+from domains.shared.proteins import similarity
 from trainers.errors import MissingError
 
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from domains.proteins.esm2 import (
+from domains.shared.esm import empty_encoder, encoder_roles, num_parameters, pool_tokens
+from domains.shared.proteins.esm2 import (
     RESIDUE_TOKENS,
     VOCABULARY,
     esm2_config,
     pooled,
     tokens,
 )
-from domains.proteins.esm2_forward import can_walk
-from domains.proteins.esm2_weights import load_encoder, read_config
-from domains.shared.esm import empty_encoder, encoder_roles, num_parameters, pool_tokens
+from domains.shared.proteins.esm2_forward import can_walk
+from domains.shared.proteins.esm2_weights import load_encoder, read_config
 from domains.shared.weights import random_shape
 from trainers.errors import DataError, MissingError, UsageError
 from trainers.memory import checkpoint_activations
@@ -176,7 +176,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
 
 
 def test_every_letter_that_reading_lets_through_has_a_token():
-    from domains.proteins.residues import RARE, STANDARD
+    from domains.shared.proteins.residues import RARE, STANDARD
 
     assert set(STANDARD + RARE) == set(RESIDUE_TOKENS)
     assert np.unique(list(RESIDUE_TOKENS.values())).size == 25

@@ -11,7 +11,7 @@ import pytest
 
 from domains.contract import Facts, Request
 from domains.proteins import data, demo, esm2_embed, esm2_finetune
-from domains.proteins.esm2_weights import load_encoder
+from domains.shared.proteins.esm2_weights import load_encoder
 from trainers.contract import Machine, Plan
 from trainers.errors import MissingError, UsageError
 from trainers.settings import SETTINGS

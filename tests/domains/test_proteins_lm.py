@@ -11,9 +11,9 @@ from transformers import EsmForMaskedLM
 import zoo
 from domains.contract import Request
 from domains.proteins import data, protein_lm
-from domains.proteins.esm2 import MASK, RESIDUE_TOKENS
-from domains.proteins.esm2_weights import find, load_encoder
 from domains.shared.masked import Noise, fixed_places
+from domains.shared.proteins.esm2 import MASK, RESIDUE_TOKENS
+from domains.shared.proteins.esm2_weights import find, load_encoder
 from trainers.errors import DataError, MissingError, UsageError
 
 FAMILIES = ("ACDEF", "GHIKL", "MNPQR")

@@ -13,7 +13,7 @@ import zoo
 from domains.contract import Request
 from domains.proteins import data, esm2_residue
 from domains.proteins.esm2_residue import NOT_COUNTED, ResidueClassifier, ResidueTask
-from domains.proteins.esm2_weights import load_encoder
+from domains.shared.proteins.esm2_weights import load_encoder
 from trainers.contract import Predictions
 from trainers.errors import DataError
 

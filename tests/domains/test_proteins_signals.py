@@ -12,9 +12,9 @@ from domains.proteins import data
 from domains.proteins.adapters import is_adapter, num_adapted, with_adapters
 from domains.proteins.baselines import composition, kmer_features, letter_codes
 from domains.proteins.composition_kernels import CompositionKernels
-from domains.proteins.esm2 import pooled, tokens
-from domains.proteins.esm2_weights import load_encoder, read_config
 from domains.proteins.signals import HYDROPATHY, num_crossings, sorting_signals, window_means
+from domains.shared.proteins.esm2 import pooled, tokens
+from domains.shared.proteins.esm2_weights import load_encoder, read_config
 
 
 def test_means_of_stretches_are_those_of_a_convolution():

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 
 from domains.contract import Request
-from domains.proteins import data, similarity
+from domains.proteins import data
 from domains.proteins.baselines import HYDROPATHY, KmerModel, kmer_features
 from domains.proteins.mutants import aligned_mutants, position_groups
+from domains.shared.proteins import similarity
 from domains.splits import make_split
 from trainers.errors import MissingError
 

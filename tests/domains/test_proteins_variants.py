@@ -13,7 +13,7 @@ import zoo
 from domains.contract import Request
 from domains.proteins import blosum, changes, data
 from domains.proteins.esm2_variant_effect import _window_start, wild_type_of
-from domains.proteins.esm2_weights import load_encoder, load_masked
+from domains.shared.proteins.esm2_weights import load_encoder, load_masked
 from trainers.errors import DataError, UsageError
 
 LAYERS, WIDTH, HEADS = 2, 48, 3

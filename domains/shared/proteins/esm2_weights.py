@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from domains.proteins.esm2 import VOCABULARY, esm2_config
-from domains.proteins.masked_esm import MaskedEsm
 from domains.shared.esm import NO_ATTENTION_DROPOUT, demand_all, empty_encoder, from_folder
+from domains.shared.proteins.esm2 import VOCABULARY, esm2_config
+from domains.shared.proteins.masked_esm import MaskedEsm
 from domains.shared.weights import Weights, config_json, random_shape, read_tensors, read_torch, resolve
 from trainers.contract import JSON
 from trainers.errors import DataError, MissingError, did_you_mean

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from domains.proteins import esm2_forward
 from domains.shared.esm import pool_tokens
+from domains.shared.proteins import esm2_forward
 from trainers.contract import JSON
 
 # Token numbers are positions in this list; the same in fair-esm ("ESM-1b" alphabet) and in the hub's vocab.txt.
@@ -28,7 +28,7 @@ NUM_ADDED_TOKENS = 2
 def tokens(sequences: Sequence[str], *, max_residues: int) -> tuple[Tensor, Tensor]:
     """Token numbers (B, L) and whether each is a residue (B, L). Longer sequences lose their tail.
 
-    The letters are those that `domains.proteins.data` lets through; others are a KeyError.
+    The letters are those that `residues.cleaned` lets through; others are a KeyError.
     """
     cropped = [sequence[:max_residues] for sequence in sequences]
     width = max((len(sequence) for sequence in cropped), default=0) + NUM_ADDED_TOKENS

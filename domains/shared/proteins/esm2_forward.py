@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn import functional
 
-from domains.proteins.rotary_attention import RotaryAttention
+from domains.shared.proteins.rotary_attention import RotaryAttention
 
 
 def can_walk(encoder: Any, numbers_BL: Tensor) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from domains.proteins.esm2 import last_states
 from domains.shared.esm import encoder_roles, without_contact_head
+from domains.shared.proteins.esm2 import last_states
 from trainers.contract import JSON, Role
 
 
