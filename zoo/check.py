@@ -81,6 +81,8 @@ def _name_problems(registry: Registry) -> Iterator[str]:
     """Tasks and recipe names that exist nowhere else."""
     tasks = {name: set(data_type.tasks) for name, data_type in registry.types.items()}
     for name, recipe in registry.recipes.items():
+        for task in set(recipe.task_args) - set(recipe.tasks):
+            yield f"recipes.{name}.task_args: {task!r} is none of its tasks"
         for task in set(recipe.tasks) - tasks.get(recipe.type, set(recipe.tasks)):
             yield f"recipes.{name}.tasks: {task!r} is no task of type {recipe.type}"
 

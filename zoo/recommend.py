@@ -149,12 +149,13 @@ def with_data(answer: Recommendation, data: str, target: str | None) -> Recommen
     """The same answer with the next command naming the user's own file and target."""
     if answer.nearest_ready is None:
         return answer
-    wanted = "--target" in answer.registry.data_args(answer.nearest_ready)
-    words = ["zoo", "train", answer.nearest_ready.name, "--data", shlex.quote(data)]
+    args = answer.registry.data_args(answer.nearest_ready, answer.task).split()
+    chosen = dict(zip(args[::2], args[1::2], strict=True)) | {"--data": shlex.quote(data)}
     if target is not None:
-        words += ["--target", shlex.quote(target)]
-    elif wanted:
-        words += ["--target", "COLUMN"]
+        chosen["--target"] = shlex.quote(target)
+    elif "--target" in chosen:
+        chosen["--target"] = "COLUMN"
+    words = ["zoo", "train", answer.nearest_ready.name, *(word for pair in chosen.items() for word in pair)]
     return replace(answer, next_command=" ".join(words) + _folds_words(answer.notes))
 
 
@@ -223,7 +224,7 @@ def _answer(question: Question, registry: Registry) -> Recommendation:
     recipe = registry.recipes[cell.recipe]
     near = recipe if recipe.status == "ready" else registry.nearest_ready(recipe, [task])
     notes = tuple(note for note in data_type.notes if note.below is None or question.n < note.below)
-    words = f"{registry.data_args(near)}{_folds_words(notes)}" if near else ""
+    words = f"{registry.data_args(near, task)}{_folds_words(notes)}" if near else ""
     return Recommendation(
         question=question,
         task=task,

@@ -152,6 +152,7 @@ class Recipe:
     """How one model is trained, with everything inherited from its parents filled in.
 
     data_args: how `zoo train` is handed the data, where that is not as for the rest of its type.
+    task_args: the same for tasks that take it differently from the others of the recipe.
     """
 
     __pydantic_config__ = _STRICT
@@ -161,6 +162,7 @@ class Recipe:
     tasks: tuple[str, ...]
     needs: Needs
     data_args: str = ""
+    task_args: Mapping[str, str] = field(default_factory=dict)
     extends: str | None = None
     module: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -208,9 +210,9 @@ class Registry:
         instead = f"The nearest ready recipe is {near.name}." if near else "`zoo list --status ready` shows what is."
         raise UsageError(f"{name} is planned, not built yet. {instead}")
 
-    def data_args(self, recipe: Recipe) -> str:
-        """What `zoo train` is handed with `recipe`: "--data FILE --target COLUMN"."""
-        return recipe.data_args or self.types[recipe.type].data_args
+    def data_args(self, recipe: Recipe, task: str = "") -> str:
+        """What `zoo train` is handed with `recipe`, for `task` where that matters: "--data FILE --target COLUMN"."""
+        return recipe.task_args.get(task) or recipe.data_args or self.types[recipe.type].data_args
 
     def nearest_ready(self, recipe: Recipe, tasks: Iterable[str] = ()) -> Recipe | None:
         """The ready recipe of the same type met first when walking outwards from `recipe` through the type's cells.

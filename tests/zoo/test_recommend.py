@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import zoo
 from trainers.errors import UsageError
-from zoo.recommend import Question, first_match
+from zoo.recommend import Question, first_match, with_data
 from zoo.registry import load_registry
 
 SIZES = (9_999, 10_000, 99_999, 100_000, 1_000_000)
@@ -42,6 +42,15 @@ def test_twenty_thousand_proteins_are_to_be_fine_tuned() -> None:
     assert answer.rule == "10,000 <= n < 100,000; task is classification or regression or multilabel"
     assert (answer.next_threshold.at, answer.next_threshold.distance) == (100_000, 80_000)
     assert answer.next_command == "zoo train proteins/esm2-finetune --data FILE --target COLUMN"
+
+
+def test_the_command_for_unlabelled_sequences_names_the_task_and_no_target() -> None:
+    answer = zoo.recommend("proteins", n=200_000, task="masked-lm")
+    assert answer.next_command == "zoo train proteins/protein-lm --data FILE --task masked-lm"
+    named = with_data(answer, "my chains.fasta", None)
+    assert named.next_command == "zoo train proteins/protein-lm --data 'my chains.fasta' --task masked-lm"
+    labelled = with_data(zoo.recommend("proteins", n=200_000), "a.csv", "y")
+    assert labelled.next_command == "zoo train proteins/protein-lm --data a.csv --target y"
 
 
 def test_the_json_shape_holds_the_keys_others_script_against() -> None:
