@@ -17,9 +17,11 @@ import torch
 
 from trainers.checkpoint import write_json
 from trainers.contract import JSON, Machine, Plan, Task, Watch
-from trainers.forecast import forecast, peak_bytes
+from trainers.forecast import forecast, input_bytes, peak_bytes
 from trainers.parts import Parts
+from trainers.peak import machine_key
 from trainers.settings import Gradient
+from trainers.trace import num_bytes
 
 FORECAST_FILE, RUNS_FILE = "forecast.json", "runs.jsonl"
 WORTH_BYTES = 2 << 20
@@ -34,7 +36,7 @@ def foretold(task: Task, parts: Parts, plan: Plan, valid: Any, watch: Watch) -> 
     Nothing that goes wrong here is a reason not to train.
     """
     settings, machine = Gradient.model_validate(plan.settings), plan.machine
-    if sum(each.numel() * each.element_size() for each in task.model.parameters()) + _batch_bytes(parts) < WORTH_BYTES:
+    if not _is_worth_it(task, parts):
         return {}
     rows = valid.without_target() if hasattr(valid, "without_target") else valid
     factor = learned_factor(past_runs(watch.cache, machine), plan.recipe)
@@ -54,9 +56,10 @@ def foretold(task: Task, parts: Parts, plan: Plan, valid: Any, watch: Watch) -> 
     return found
 
 
-def _batch_bytes(parts: Parts) -> int:
-    leaves = torch.utils._pytree.tree_leaves([batch.inputs for batch in parts.feed.drawn(0).batches[:1]])
-    return sum(each.numel() * each.element_size() for each in leaves if isinstance(each, torch.Tensor))
+def _is_worth_it(task: Task, parts: Parts) -> bool:
+    weights = sum(num_bytes(each) for each in task.model.parameters())
+    # Drawing a batch may be slow, and is not asked for where the weights decide.
+    return weights >= WORTH_BYTES or weights + sum(map(input_bytes, parts.feed.drawn(0).batches[:1])) >= WORTH_BYTES
 
 
 def gained(said: JSON, actual: JSON, plan: Plan, watch: Watch) -> JSON:
@@ -68,7 +71,7 @@ def gained(said: JSON, actual: JSON, plan: Plan, watch: Watch) -> JSON:
     line = {
         "time": round(time.time(), 1),
         "recipe": plan.recipe,
-        "machine": _machine_key(plan.machine),
+        "machine": machine_key(plan.machine),
         "run": str(Path(watch.folder).absolute()),
         "num_steps": actual["num_steps"],
         "peak_training_bytes": peak,
@@ -105,7 +108,7 @@ def past_runs(cache: Path, machine: Machine | None = None) -> list[JSON]:
     for line in lines:
         with contextlib.suppress(ValueError):  # a line that a kill cut off
             found.append(json.loads(line))
-    return [each for each in found if machine is None or each["machine"] == _machine_key(machine)]
+    return [each for each in found if machine is None or each["machine"] == machine_key(machine)]
 
 
 def learned_factor(runs: list[JSON], recipe: str) -> float:
@@ -113,7 +116,3 @@ def learned_factor(runs: list[JSON], recipe: str) -> float:
     known = [each for each in runs if each["step_seconds"] and each["bound_seconds"]]
     own = [each for each in known if each["recipe"] == recipe] or known
     return float(median([each["step_seconds"] / each["bound_seconds"] for each in own[-FEW:]] or [1.0]))
-
-
-def _machine_key(machine: Machine) -> str:
-    return f"{machine.name}, {machine.device}, {torch.get_num_threads()}"

@@ -29,7 +29,7 @@ from trainers.precision import autocast, layout_of, placed, products_in
 from trainers.replay import grown_by
 from trainers.settings import Gradient
 from trainers.speed import Rates, rates_of, seconds_of
-from trainers.trace import Operation, Trace
+from trainers.trace import Operation, Trace, num_bytes
 
 MOST_SECONDS = 6.0
 """After which a training goes on without a forecast."""
@@ -60,11 +60,11 @@ def forecast(
     """
     deadline = time.monotonic() + MOST_SECONDS
     position, share = parts.feed.largest_step()
-    batches = sorted(parts.drawn(position).batches, key=_bytes_of, reverse=True)
+    batches = sorted(parts.drawn(position).batches, key=input_bytes, reverse=True)
     step = traced_step(task, parts, settings, batches[:2], machine, deadline)
     answers = traced_predict(task, parts, settings, rows, machine, deadline)
     other = share if parts.feed.sizes is not None else _rest(parts)
-    batch_bytes = 2 * sum(_bytes_of(each) for each in batches)
+    batch_bytes = 2 * sum(input_bytes(each) for each in batches)
     memory = memory_terms(task, parts, step, answers, batch_bytes, settings, machine, other)
     rates = rates_of(machine, cache)
     return {"memory": memory, "step": time_terms(step, len(batches), share, rates, factor)}
@@ -81,8 +81,8 @@ def memory_terms(
     other: float,
 ) -> JSON:
     """Bytes by term, and `peak_bytes`: of the whole process on CPU, else of tensors on the device."""
-    weights = sum(_num_bytes(each) for each in (*task.model.parameters(), *task.model.buffers()))
-    trained = sum(_num_bytes(each) for each in parts.parameters)
+    weights = sum(num_bytes(each) for each in (*task.model.parameters(), *task.model.buffers()))
+    trained = sum(num_bytes(each) for each in parts.parameters)
     averages = trained if settings.ema is not None else 0
     on_cpu = torch.device(machine.device).type == "cpu"
     snapshot = weights + step.states + averages if on_cpu else 0
@@ -220,13 +220,10 @@ def _live_peak(events: Events) -> int:
     return peak
 
 
-def _num_bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _bytes_of(batch: Batch) -> int:
+def input_bytes(batch: Batch) -> int:
+    """What its inputs take."""
     leaves = torch.utils._pytree.tree_leaves(batch.inputs)
-    return sum(_num_bytes(each) for each in leaves if isinstance(each, torch.Tensor))
+    return sum(num_bytes(each) for each in leaves if isinstance(each, torch.Tensor))
 
 
 def resident_bytes() -> int:

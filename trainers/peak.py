@@ -38,13 +38,18 @@ def peak_of(machine: Machine, dtype: torch.dtype, cache: Path) -> Peak:
     """
     if machine.peak_flops:
         return Peak(machine.peak_flops, "data sheet, dense bf16 or fp16")
-    path, key = cache / PEAKS_FILE, f"{machine.name}, {machine.device}, {torch.get_num_threads()}, {NAMES[dtype]}"
+    path, key = cache / PEAKS_FILE, f"{machine_key(machine)}, {NAMES[dtype]}"
     known, now = read_peaks(path), measured_flops(torch.device(machine.device), dtype)
     if now > known.get(key, 0.0):
         known[key] = now
         with contextlib.suppress(OSError):  # a cache that cannot be written is no reason to end a training
             write_json_whole(path, known)
     return Peak(known[key], f"{NAMES[dtype]} product measured on this machine")
+
+
+def machine_key(machine: Machine) -> str:
+    """What a measurement of speed is kept under: the machine, the device and how many threads work."""
+    return f"{machine.name}, {machine.device}, {torch.get_num_threads()}"
 
 
 def read_peaks(path: Path) -> dict[str, float]:

@@ -13,7 +13,7 @@ import torch
 
 from trainers.checkpoint import write_json_whole
 from trainers.contract import Machine
-from trainers.peak import measured_flops, wait
+from trainers.peak import machine_key, measured_flops, wait
 from trainers.trace import Operation
 
 RATES_FILE = "rates.json"
@@ -32,7 +32,7 @@ class Rates:
 
 def rates_of(machine: Machine, cache: Path, *, anew: bool = False) -> Rates:
     """The rates of this machine with this number of threads, from `cache` unless they are to be measured `anew`."""
-    path, key = cache / RATES_FILE, f"{machine.name}, {machine.device}, {torch.get_num_threads()}"
+    path, key = cache / RATES_FILE, machine_key(machine)
     try:
         known = json.loads(path.read_text())
         if not anew:

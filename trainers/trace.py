@@ -145,6 +145,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.give_back(number)
 
 
+def num_bytes(tensor: torch.Tensor) -> int:
+    """What its numbers take."""
+    return tensor.numel() * tensor.element_size()
+
+
 def _is_whole(value: torch.Tensor) -> bool:
     return not (value.is_floating_point() or value.is_complex()) or value.numel() <= 1
 
@@ -159,5 +164,5 @@ def _makes_whole(args: Any, kwargs: Mapping[str, Any]) -> bool:
 
 def _operation(func: Any, out: Any, results: list[torch.Tensor], args: Any, kwargs: Mapping[str, Any]) -> Operation:
     given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-    moved = sum(each.numel() * each.element_size() for each in (*given, *results))
+    moved = sum(num_bytes(each) for each in (*given, *results))
     return Operation(flops_of(func, out, args, kwargs), moved, results[0].element_size() == 2)

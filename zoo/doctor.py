@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from domains.shared.folders import cache_folder
 from trainers.contract import JSON, Machine
 from zoo import __version__, hardware
 
@@ -49,7 +50,7 @@ def examination() -> JSON:
         "system": platform.platform(),
         "machine": {**asdict(machine), "memory_used_bytes": hardware.memory_used()},
         "problem": problem or ("" if needed else f"Extras are unknown: {PACKAGE} is not installed. pip install -e ."),
-        "cache": str(hardware.cache_folder()),
+        "cache": str(cache_folder()),
         "packages": {name: version(name) for name in packages},
         "extras": {name: state_of(name, needed) for name in names},
     }

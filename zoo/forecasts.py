@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from domains.contract import Facts
+from domains.shared.folders import cache_folder
 from trainers.contract import JSON
 from trainers.errors import StoppedError
 from trainers.settings import SETTINGS
@@ -32,7 +33,7 @@ class PlanWatch:
     rank, world = 0, 1
 
     def __init__(self, folder: Path, metric: Any) -> None:
-        self.folder, self.cache = folder, hardware.cache_folder()
+        self.folder, self.cache = folder, cache_folder()
         self.metric, self.higher_is_better = metric.name, metric.higher_is_better
         self.forecast: JSON = {}
 
@@ -121,14 +122,14 @@ def calibrated() -> JSON:
     """The rates of this machine, measured anew and kept."""
     from trainers.speed import rates_of
 
-    return asdict(rates_of(hardware.detect(), hardware.cache_folder(), anew=True))
+    return asdict(rates_of(hardware.detect(), cache_folder(), anew=True))
 
 
 def past(recipe: str | None) -> list[JSON]:
     """This cache's past runs that had a forecast, of one recipe or all."""
     from trainers.experience import past_runs
 
-    return [run for run in past_runs(hardware.cache_folder()) if recipe in (None, run["recipe"])]
+    return [run for run in past_runs(cache_folder()) if recipe in (None, run["recipe"])]
 
 
 def table_of(runs: Sequence[JSON], is_wanted: bool = True) -> list[str]:

@@ -148,13 +148,6 @@ def _cuda() -> Any:
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
-def cache_folder() -> Path:
-    """Where embeddings and decoded pictures outlive a run: $ZOO_CACHE, else zoo/ in the user's cache folder."""
-    named = os.environ.get("ZOO_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(named) if named else base / "zoo"
-
-
 def num_cores() -> int:
     """Cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,6 +14,7 @@ from typing import Any
 
 from domains.contract import Metric
 from domains.metrics import point
+from domains.shared.folders import cache_folder
 from trainers.contract import Machine, Predictions
 from zoo import hardware, saved
 from zoo.bar import Bar, is_terminal
@@ -51,7 +52,7 @@ class RunWatch:
         world: int = 1,
     ) -> None:
         self.folder, self.rank, self.world = folder, rank, world
-        self.cache = hardware.cache_folder()
+        self.cache = cache_folder()
         self.metric = metric.name
         self.higher_is_better = metric.higher_is_better
         self._deciding = metric

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from domains.shared.sequences import counted
+from domains.shared.sequences import Cleaned, counted
 
 STANDARD = "ACGT"
 CODES = {
@@ -36,15 +35,6 @@ _NOT_ALLOWED = re.compile(f"[^{''.join(CODES)}]")
 _LOOKS_LIKE = re.compile(f"[{''.join(CODES)}U]{{5,}}", re.IGNORECASE)
 _MEANINGS = {"-": ", a gap of an alignment", ".": ", a gap of an alignment"}
 _FEWEST_STANDARD = 0.5
-
-
-@dataclass
-class Cleaned:
-    """sequences: one a row, upper-case DNA, "" where unusable.   reasons: why, by position.   notices: what was changed."""
-
-    sequences: list[str]
-    reasons: dict[int, str] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
 
 
 def cleaned(texts: Sequence[str | None]) -> Cleaned:

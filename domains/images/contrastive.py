@@ -23,7 +23,7 @@ from domains.contract import Facts
 from domains.images.augment import training_view
 from domains.images.cnn import input_side
 from domains.images.labelled import FILE
-from domains.images.shelf import Shelf, shelve
+from domains.images.shelf import STORED_MARGIN, Shelf, shelve
 from domains.images.views import PlainViews
 from domains.shared import timm_backbone as nets
 from domains.shared.convolutions import keep_depthwise_in_float32
@@ -38,7 +38,6 @@ TINY: JSON = {
     "options": {"network": "test_efficientnet", "weights": nets.SCRATCH, "image_size": 32, "dimensions": 16},
     "train": {"epochs": 4, "batch_size": 32, "lr": 1e-3, "precision": "fp32", "compile": "off"},
 }
-_STORED_MARGIN = 8 / 7
 _P_COLOUR, _P_GREY, _P_BLUR = 0.8, 0.2, 0.5
 
 
@@ -128,10 +127,8 @@ class ContrastiveTask:
 
     def roles(self) -> Mapping[str, Role]:
         """Depth from timm's own grouping; the projection is deepest."""
-        from timm.models import group_parameters
-
         encoder: Any = self.model.encoder
-        depths = group_parameters(encoder, encoder.group_matcher(), reverse=True)
+        depths = nets.layer_depths(encoder)
         deepest = 1 + max(depths.values())
         return {
             name: Role(
@@ -144,7 +141,7 @@ class ContrastiveTask:
     def examples(self, train: Any, folder: Path) -> Shelf:
         """Pictures decoded once into `folder`."""
         paths = [Path(train.context["root"]) / file for file in train.column(FILE)]
-        side = round(self.side * _STORED_MARGIN)
+        side = round(self.side * STORED_MARGIN)
         return shelve(paths, side, folder / "pictures", num_bytes=int(3e6 * self.megapixels))
 
     def sizes(self, examples: Sequence[Any]) -> None:

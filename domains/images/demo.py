@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from domains.contract import Demo, Request
 from domains.shared.demo_weights import weights_file
+from domains.shared.folders import cache_folder, made_once
 from trainers.errors import UsageError, did_you_mean
 
 _NAMES = ("digits", "digits-alone", "shapes")
@@ -25,7 +24,7 @@ def load(name: str) -> Demo:
 def _digits() -> Demo:
     weights = weights_file()
     return Demo(
-        data=digits(_cache() / "digits"),
+        data=digits(cache_folder() / "demo" / "digits"),
         request=Request(),
         about=(
             "1,797 handwritten digits of 8 x 8 pixels from scikit-learn (UCI Optical Recognition of Handwritten Digits, "
@@ -39,7 +38,7 @@ def _digits() -> Demo:
 def _digits_alone() -> Demo:
     """For recipes that begin with random weights."""
     return Demo(
-        data=digits(_cache() / "digits"),
+        data=digits(cache_folder() / "demo" / "digits"),
         request=Request(),
         about=(
             "1,797 handwritten digits of 8 x 8 pixels from scikit-learn (UCI Optical Recognition of Handwritten Digits, "
@@ -51,7 +50,7 @@ def _digits_alone() -> Demo:
 
 def _shapes() -> Demo:
     return Demo(
-        data=shapes(_cache() / "shapes", num=NUM_SHAPES, size=(64, 48)),
+        data=shapes(cache_folder() / "demo" / "shapes", num=NUM_SHAPES, size=(64, 48)),
         request=Request(),
         about=(
             f"{NUM_SHAPES} pictures of 64 x 48 pixels made here from a seed: circles (class 1) and boxes (class 2) of any "
@@ -67,22 +66,15 @@ def shapes(folder: Path, *, num: int, size: tuple[int, int], seed: int = 0) -> P
     import numpy as np
     from PIL import Image
 
-    if folder.exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(mkdtemp(prefix=".shapes-", dir=folder.parent))
-    for name in ("images", "masks"):
-        (unfinished / name).mkdir()
-    for number in range(num):
-        picture, mask = _shape(size, np.random.default_rng([seed, number]))
-        Image.fromarray(picture).save(unfinished / "images" / f"{number:03d}.png")
-        Image.fromarray(mask).save(unfinished / "masks" / f"{number:03d}.png")
-    try:
-        unfinished.rename(folder)  # whole or not at all
-    except OSError:
-        if not folder.exists():  # another process may have been first
-            raise
-    return folder
+    def write(unfinished: Path) -> None:
+        for name in ("images", "masks"):
+            (unfinished / name).mkdir()
+        for number in range(num):
+            picture, mask = _shape(size, np.random.default_rng([seed, number]))
+            Image.fromarray(picture).save(unfinished / "images" / f"{number:03d}.png")
+            Image.fromarray(mask).save(unfinished / "masks" / f"{number:03d}.png")
+
+    return made_once(folder, write)
 
 
 def _shape(size: tuple[int, int], rng: Any) -> tuple[Any, Any]:
@@ -108,23 +100,11 @@ def digits(folder: Path) -> Path:
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    if folder.exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(mkdtemp(prefix=".digits-", dir=folder.parent))
-    found = load_digits()
-    for position, (pixels, label) in enumerate(zip(found.images, found.target, strict=True)):
-        place = unfinished / str(label) / f"{position:04d}.png"
-        place.parent.mkdir(exist_ok=True)
-        Image.fromarray((pixels * (255 / 16)).round().astype("uint8")).save(place)
-    try:
-        unfinished.rename(folder)  # whole or not at all
-    except OSError:
-        if not folder.exists():  # another process may have been first
-            raise
-    return folder
+    def write(unfinished: Path) -> None:
+        found = load_digits()
+        for position, (pixels, label) in enumerate(zip(found.images, found.target, strict=True)):
+            place = unfinished / str(label) / f"{position:04d}.png"
+            place.parent.mkdir(exist_ok=True)
+            Image.fromarray((pixels * (255 / 16)).round().astype("uint8")).save(place)
 
-
-def _cache() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zoo"
-    return Path(os.environ.get("ZOO_CACHE") or base) / "demo"
+    return made_once(folder, write)

@@ -24,7 +24,7 @@ from domains.images import flow
 from domains.images.flow_network import FlowNetwork
 from domains.images.generated import CONDITION
 from domains.images.labelled import FILE
-from domains.images.shelf import Shelf, shelve
+from domains.images.shelf import Examples, shelve
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
 from trainers.settings import Gradient
@@ -146,7 +146,7 @@ class FlowTask:
         """Pictures decoded once into `folder`, with their classes."""
         paths = [Path(train.context["root"]) / file for file in train.column(FILE)]
         shelf = shelve(paths, self.side, folder / "pictures", num_bytes=int(3e6 * self.megapixels))
-        return _Examples(shelf, self._numbers(train.column(CONDITION)))
+        return Examples(shelf, self._numbers(train.column(CONDITION)))
 
     def sizes(self, examples: Sequence[Any]) -> None:
         """All pictures cost the same."""
@@ -217,16 +217,3 @@ class FlowTask:
         """(rows,) class positions; the last, one beyond the classes, for none."""
         place = {name: at for at, name in enumerate(self.classes)}
         return np.array([place.get(label, len(self.classes)) for label in labels], np.int64)
-
-
-class _Examples(Sequence[tuple[np.ndarray, int]]):
-    """(picture, class) of each training row."""
-
-    def __init__(self, shelf: Shelf, numbers: np.ndarray) -> None:
-        self.shelf, self.numbers = shelf, numbers
-
-    def __len__(self) -> int:
-        return len(self.shelf)
-
-    def __getitem__(self, position: Any) -> Any:
-        return self.shelf[position], int(self.numbers[position])

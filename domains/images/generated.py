@@ -15,7 +15,7 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.images import labelled, layout, unlabelled
-from domains.shared.frames import FrameTable, read_frame
+from domains.shared.frames import FrameTable, is_table, read_frame
 from domains.shared.targets import class_names, label_texts
 from trainers.contract import Predictions
 from trainers.errors import DataError, did_you_mean
@@ -26,12 +26,12 @@ _CLASS_NAMES = ("class", "label", "category")
 
 def read(data: Any, request: Request) -> Reading:
     """Read pictures as `domains.images.unlabelled` does, with the class of each; to draw, a table without pictures too."""
-    if request.facts is not None and _is_table(data) and not _names_pictures(data, request):
+    if request.facts is not None and is_table(data) and not _names_pictures(data, request):
         return _orders(data, request)
     found = unlabelled.read(data, request)
     table: Any = found.table
     files = list(table.column(labelled.FILE))
-    labels = _of_table(data, request) if _is_table(data) else _of_folders(table.context["root"], files, request)
+    labels = _of_table(data, request) if is_table(data) else _of_folders(table.context["root"], files, request)
     frame = table.frame.assign(**{CONDITION: pd.Series(labels, dtype=object)})
     context = {**table.context, "kind": KIND, "has_pictures": True}
     bad = [*found.bad, *_unknown(labels, table.ids, request)]
@@ -75,10 +75,6 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 
 def _errors(truth: np.ndarray, predictions: Predictions) -> np.ndarray:
     return np.asarray(predictions.values, np.float64)[:, None]
-
-
-def _is_table(data: Any) -> bool:
-    return isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet")
 
 
 def _names_pictures(data: Any, request: Request) -> bool:

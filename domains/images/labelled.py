@@ -22,6 +22,7 @@ from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable
 from domains.shared.groupings import joined
 from domains.shared.label_sets import label_names, rarest_labels
+from domains.shared.paths import existing
 from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
@@ -42,10 +43,7 @@ def read(data: Any, request: Request) -> Reading:
     """
     if isinstance(data, pd.DataFrame):
         return _from_table(data, request)
-    path = Path(data)
-    if not path.exists():
-        near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"{path}: no such file or folder.{did_you_mean(path.name, near)}")
+    path = existing(data)
     if path.is_dir():
         return _from_folder(path, request)
     if layout.is_picture(path.name):

@@ -13,10 +13,10 @@ from domains.images.labelled import FILE
 from domains.images.mask_files import colour_map
 from domains.images.mask_scores import dice_of
 from domains.shared.pictures import open_checked
+from domains.shared.ranked import worst_median_best
 from trainers.contract import Predictions
 
 _LONGEST = 384
-_SHOWN = (("worst", 0.0), ("median", 0.5), ("best", 1.0))
 
 
 def overlays(rows: Any, predictions: Predictions, num_classes: int, folder: Path) -> Mapping[str, str]:
@@ -24,13 +24,12 @@ def overlays(rows: Any, predictions: Predictions, num_classes: int, folder: Path
     truth = rows.target()
     answered = [row for row, answer in enumerate(predictions.values) if answer is not None]
     means = {row: dice_of(truth[row].array(), predictions.values[row].array(), num_classes) for row in answered}
-    ranked = sorted((row for row in means if np.isfinite(means[row])), key=lambda row: means[row])
-    if not ranked:
+    shown = worst_median_best({row: mean for row, mean in means.items() if np.isfinite(mean)})
+    if not shown:
         return {}
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
-    for name, place in _SHOWN:
-        row = ranked[round(place * (len(ranked) - 1))]
+    for name, row in shown.items():
         picture = open_checked(Path(rows.context["root"]) / rows.column(FILE).iloc[row])
         masks = [truth[row].array(), predictions.values[row].array()]
         _side_by_side(picture, masks).save(folder / f"{name}.png")

@@ -19,13 +19,13 @@ from domains.images.copies import copy_groups
 from domains.images.labelled import FILE
 from domains.images.mask_files import MaskPng, class_values, read_mask
 from domains.shared.archives import is_archive, unpacked
-from domains.shared.frames import FrameTable, choose_column, read_frame
+from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import joined
-from domains.shared.paths import path_problem
+from domains.shared.paths import existing, path_problem
 from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
 from domains.shared.roles import found_group, unnamed_groups
 from trainers.contract import Predictions
-from trainers.errors import DataError, UsageError, did_you_mean
+from trainers.errors import DataError, UsageError
 
 KIND, MASK = "masked", "mask"
 IMAGE_FOLDERS = ("images", "image", "imgs", "jpegimages")
@@ -57,13 +57,10 @@ def read(data: Any, request: Request) -> Reading:
     data without pictures, masks or classes.
     """
     is_blind = request.facts is not None and request.target is None
-    if isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet"):
+    if is_table(data):
         rows = _of_table(data, request, is_blind)
     else:
-        path = Path(data)
-        if not path.exists():
-            near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise DataError(f"{path}: no such file or folder.{did_you_mean(path.name, near)}")
+        path = existing(data)
         if request.target not in (None, MASK) or request.group is not None or request.order is not None:
             named = request.target if request.target not in (None, MASK) else request.group or request.order
             raise UsageError(f"{path}: {named} names a column, and a folder has none: its masks are the target.")
@@ -192,10 +189,10 @@ def _of_table(data: Any, request: Request, is_blind: bool) -> Rows:
     frame, anywhere = reading.frame, isinstance(data, pd.DataFrame)
     root = Path.cwd() if anywhere else Path(data).parent
     known = request.facts.schema["path"] if request.facts else None
-    path = _column(
+    path = usual_column(
         frame, request.columns.get("path") or (known if known in frame else None), _IMAGE_NAMES, where, "--column"
     )
-    mask = None if is_blind else _column(frame, request.target, _MASK_NAMES, where, "--target")
+    mask = None if is_blind else usual_column(frame, request.target, _MASK_NAMES, where, "--target")
     bad = [BadRow(row, reading.places[row], reason) for row, reason in reading.ragged]
     cells: dict[str, list[str | None]] = {}
     for column in (name for name in (path, mask) if name is not None):
@@ -213,13 +210,6 @@ def _of_table(data: Any, request: Request, is_blind: bool) -> Rows:
         ids = [str(file) if whole else str(row) for row, file in enumerate(files)]
     masks = cells[mask] if mask else None
     return Rows(root, ids, files, masks, reading.places, [""] * len(ids), bad, notices, columns, path, group)
-
-
-def _column(frame: pd.DataFrame, named: str | None, usual: Sequence[str], where: str, flag: str) -> str:
-    if named is not None:
-        return choose_column(frame, named, where, flag)
-    found = [str(name) for name in frame.columns if str(name).lower() in usual]
-    return found[0] if found else choose_column(frame, usual[0], where, flag)
 
 
 # --- pictures and masks ----------------------------------------------------------------------------------------------

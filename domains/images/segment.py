@@ -22,7 +22,7 @@ from domains.images.mask_files import IGNORED, MaskPicture
 from domains.images.mask_views import PairShelf, Whole, shelved, training_pair, whole
 from domains.images.unet import Unet
 from domains.shared import timm_backbone as nets
-from domains.shared.convolutions import batch_norms, keep_depthwise_in_float32
+from domains.shared.convolutions import batch_norms, hold_statistics, keep_depthwise_in_float32
 from domains.shared.forward_cost import forward_cost
 from domains.shared.mask_losses import class_overlaps, pixel_losses
 from domains.shared.pictures import in_threads
@@ -130,10 +130,8 @@ class SegmentTask:
 
     def roles(self) -> Mapping[str, Role]:
         """Depth of the way down from timm's own grouping; the way up is fresh, and learns at the rate of a head."""
-        from timm.models import group_parameters
-
         encoder: Any = self.model.encoder
-        depths = group_parameters(encoder, encoder.group_matcher(), reverse=True)
+        depths = nets.layer_depths(encoder)
         deepest = 1 + max(depths.values())
         roles = {}
         for name, parameter in self.model.named_parameters():
@@ -167,8 +165,7 @@ class SegmentTask:
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Cross entropy of every view, and one minus the mean Dice of the classes that it holds, summed over views."""
         if self.freezes_bn:
-            for norm in batch_norms(model):
-                norm.eval()
+            hold_statistics(model)
         pictures, masks = inputs
         logits, labels = model(nets.normalised(pictures, self.config)), masks.long()
         with torch.autocast(pictures.device.type, enabled=False):

@@ -15,6 +15,7 @@ from domains.shared.pictures import in_threads, open_checked
 
 _PIXELS, _INDEX = "pictures.bin", "pictures.json"
 _AT_ONCE = 256
+STORED_MARGIN = 8 / 7  # 256 for 224: room for a random box before pixels must be invented
 LARGEST_SHARE_OF_DISK = 0.5
 """Of the free space; a set that needs more is decoded anew each time."""
 
@@ -40,6 +41,19 @@ class Shelf(Sequence[np.ndarray]):
             return _shelved(self.paths[position], self.side)
         height, width = self.shapes[position]
         return self.pixels[self.starts[position] : self.starts[position + 1]].reshape(height, width, 3)
+
+
+class Examples(Sequence[tuple[np.ndarray, Any]]):
+    """(picture, target) of each training row."""
+
+    def __init__(self, shelf: Shelf, targets: np.ndarray) -> None:
+        self.shelf, self.targets = shelf, targets
+
+    def __len__(self) -> int:
+        return len(self.shelf)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self.shelf[position], self.targets[position]
 
 
 def shelve(paths: Sequence[Path], side: int, folder: Path, *, num_bytes: int) -> Shelf:

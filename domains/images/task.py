@@ -12,27 +12,12 @@ import torch
 from domains.contract import Facts
 from domains.images.augment import mixed, training_view
 from domains.images.labelled import FILE
-from domains.images.shelf import Shelf, shelve
+from domains.images.shelf import STORED_MARGIN, Examples, shelve
 from domains.images.views import PlainViews
-from domains.shared.convolutions import batch_norms
-from domains.shared.timm_backbone import head_names, normalised
+from domains.shared.convolutions import batch_norms, hold_statistics
+from domains.shared.timm_backbone import head_names, layer_depths, normalised
 from trainers.contract import JSON, Batch, Predictions, Role
 from trainers.outcome import Outcome
-
-_STORED_MARGIN = 8 / 7  # 256 for 224: room for a random box before pixels must be invented
-
-
-class Examples(Sequence[tuple[np.ndarray, Any]]):
-    """(picture, target) of each training row."""
-
-    def __init__(self, shelf: Shelf, targets: np.ndarray) -> None:
-        self.shelf, self.targets = shelf, targets
-
-    def __len__(self) -> int:
-        return len(self.shelf)
-
-    def __getitem__(self, position: Any) -> Any:
-        return self.shelf[position], self.targets[position]
 
 
 class PictureTask:
@@ -55,9 +40,7 @@ class PictureTask:
 
     def roles(self) -> Mapping[str, Role]:
         """Depth from timm's own grouping of layers; frozen groups have no role."""
-        from timm.models import group_parameters
-
-        depths = group_parameters(self.model, self.model.group_matcher(), reverse=True)  # type: ignore[operator]
+        depths = layer_depths(self.model)
         heads = tuple(f"{name}." for name in head_names(self.model))
         return {
             name: Role("head" if name.startswith(heads) else "matrix" if p.ndim > 1 else "scalar", depths[name])
@@ -69,7 +52,7 @@ class PictureTask:
         """Pictures decoded once into `folder`, with class positions or standardised numbers."""
         paths = [Path(train.context["root"]) / file for file in train.column(FILE)]
         num_bytes = int(3e6 * self.facts.sizes.get("megapixels", 0.0))
-        shelf = shelve(paths, round(self.side * _STORED_MARGIN), folder / "pictures", num_bytes=num_bytes)
+        shelf = shelve(paths, round(self.side * STORED_MARGIN), folder / "pictures", num_bytes=num_bytes)
         return Examples(shelf, self.outcome.encoded(train.target()))
 
     def sizes(self, examples: Sequence[Any]) -> None:
@@ -92,8 +75,7 @@ class PictureTask:
         """Cross entropy with smoothed labels, or the squared error of standardised numbers, summed over rows; of mixed
         pictures the mean over both targets by their shares."""
         if self.freezes_bn:
-            for norm in batch_norms(model):
-                norm.eval()
+            hold_statistics(model)
         pictures, targets, *share = inputs
         answers, smoothing = model(normalised(pictures, self.config)), self.options.label_smoothing
         own = self.outcome.totals(answers, targets, label_smoothing=smoothing)

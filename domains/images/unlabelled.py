@@ -17,10 +17,11 @@ from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 from domains.images import labelled, layout
 from domains.images.table import bad_paths, path_column_of, row_ids
 from domains.shared.archives import is_archive, unpacked
-from domains.shared.frames import read_frame
+from domains.shared.frames import is_table, read_frame
+from domains.shared.paths import existing
 from domains.shared.pictures import SUFFIXES
 from trainers.contract import Predictions
-from trainers.errors import DataError, UsageError, did_you_mean
+from trainers.errors import DataError, UsageError
 
 KIND, TASK, TARGET = "unlabelled", "representation", "pictures"
 """The target of a row is the number of its pictures, 1: nothing is known of them."""
@@ -34,13 +35,9 @@ def read(data: Any, request: Request) -> Reading:
     for flag, value in (("--target", request.target), ("--group", request.group), ("--order", request.order)):
         if value is not None and value != TARGET:
             raise UsageError(f"{flag} {value}: representations are learned from pictures alone. Leave it out.")
-    is_table = isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet")
-    if is_table:
+    if is_table(data):
         return _of_table(data, request)
-    path = Path(data)
-    if not path.exists():
-        near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"{path}: no such file or folder.{did_you_mean(path.name, near)}")
+    path = existing(data)
     root = unpacked(path) if is_archive(path) else path if path.is_dir() else path.parent
     listing = layout.any_depth(root) if root != path.parent else layout.Listing([layout.Found(path.name)])
     if not listing.pictures:

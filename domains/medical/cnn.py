@@ -22,7 +22,7 @@ from domains.medical.labelled import SCAN
 from domains.medical.slice_shelf import SliceReader, SliceShelf, shelved
 from domains.medical.slice_views import Changes, slice_view
 from domains.shared import timm_backbone as nets
-from domains.shared.convolutions import batch_norms, keep_depthwise_in_float32
+from domains.shared.convolutions import batch_norms, hold_statistics, keep_depthwise_in_float32
 from domains.shared.forward_cost import forward_cost
 from domains.shared.weights import Weights
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
@@ -142,8 +142,7 @@ class SliceNetwork(torch.nn.Module):
         self.num, self.pool = num, pool
         self.encoder = nets.build_network(backbone, 0, weights=weights)
         self.head = torch.nn.Linear(nets.num_features(self.encoder), num_outputs)
-        torch.nn.init.trunc_normal_(self.head.weight, std=0.01)  # as `nets.calm_heads`
-        torch.nn.init.zeros_(self.head.bias)
+        nets.calm(self.head)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         features = self.encoder(x).unflatten(0, (-1, self.num))
@@ -169,10 +168,8 @@ class ScanTask:
 
     def roles(self) -> Mapping[str, Role]:
         """Depth from timm's own grouping of layers; frozen groups have no role."""
-        from timm.models import group_parameters
-
         encoder: Any = self.model.encoder
-        depths = group_parameters(encoder, encoder.group_matcher(), reverse=True)
+        depths = nets.layer_depths(encoder)
         deepest = 1 + max(depths.values())
         roles = {
             f"encoder.{name}": Role("matrix" if p.ndim > 1 else "scalar", depths[name])
@@ -197,8 +194,7 @@ class ScanTask:
     def loss(self, model: torch.nn.Module, inputs: Any) -> Mapping[str, torch.Tensor]:
         """Cross entropy, or the squared error of standardised numbers, summed over scans."""
         if self.freezes_bn:
-            for norm in batch_norms(model):
-                norm.eval()
+            hold_statistics(model)
         slices, targets = inputs
         answers = model(nets.normalised(slices, self.config))
         return self.outcome.totals(answers, targets, label_smoothing=self.options.label_smoothing)

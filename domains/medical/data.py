@@ -19,7 +19,7 @@ import pandas as pd
 from domains.contract import Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.medical.layout import IMAGE_FOLDERS, MASK_FOLDERS
 from domains.shared.archives import is_archive, unpacked
-from domains.shared.frames import read_frame
+from domains.shared.frames import is_table, read_frame
 from trainers.contract import Predictions
 
 COLUMNS = ("path",)
@@ -85,7 +85,7 @@ def kind_of(data: Any, request: Request) -> str:
         return _known(request.facts)
     if request.task is not None:
         return KIND_OF_TASK.get(request.task, "masked")
-    if isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet"):
+    if is_table(data):
         names = {str(name).lower() for name in read_frame(data, encoding=request.encoding).frame.columns}
         return "masked" if names & set(_MASK_NAMES) else "labelled"
     folders = {path.name for path in Path(data).iterdir() if path.is_dir()} if Path(data).is_dir() else set()

@@ -4,15 +4,14 @@ a model does on patients."""
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from tempfile import mkdtemp
 
 import nibabel as nib
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from domains.contract import Demo, Request
+from domains.shared.folders import cache_folder, made_once
 from trainers.errors import UsageError, did_you_mean
 
 _NAMES = ("phantoms", "labelled-phantoms")
@@ -29,7 +28,7 @@ def load(name: str) -> Demo:
 
 def _masked() -> Demo:
     return Demo(
-        data=phantoms(_cache() / "phantoms", num_cases=NUM_CASES, shape=SHAPE),
+        data=phantoms(cache_folder() / "demo" / "phantoms", num_cases=NUM_CASES, shape=SHAPE),
         request=Request(),
         about=(
             f"{NUM_CASES} synthetic scans of {' x '.join(map(str, SHAPE))} voxels made here from a seed: a bright and a dark "
@@ -43,7 +42,7 @@ def _labelled() -> Demo:
     from domains.shared.demo_weights import weights_file
 
     return Demo(
-        data=labelled_phantoms(_cache() / "labelled-phantoms", num_cases=NUM_LABELLED, shape=SHAPE),
+        data=labelled_phantoms(cache_folder() / "demo" / "labelled-phantoms", num_cases=NUM_LABELLED, shape=SHAPE),
         request=Request(),
         about=(
             f"{NUM_LABELLED} synthetic scans of {' x '.join(map(str, SHAPE))} voxels made here from a seed, with a bright or a "
@@ -56,51 +55,39 @@ def _labelled() -> Demo:
 
 def phantoms(folder: Path, *, num_cases: int, shape: tuple[int, int, int], seed: int = 0) -> Path:
     """Write `num_cases` scans with masks as a Decathlon folder, once, and return `folder`."""
-    if folder.exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(mkdtemp(prefix=".phantoms-", dir=folder.parent))
-    for name in ("imagesTr", "labelsTr"):
-        (unfinished / name).mkdir()
-    for number in range(num_cases):
-        image, mask = phantom(shape, np.random.default_rng([seed, number]))
-        affine = np.diag([1.0, 1.0, 1.2, 1.0])
-        nib.save(nib.Nifti1Image(image, affine), unfinished / "imagesTr" / f"phantom_{number:03d}.nii.gz")
-        nib.save(nib.Nifti1Image(mask, affine), unfinished / "labelsTr" / f"phantom_{number:03d}.nii.gz")
-    described = {
-        "name": "Phantoms (synthetic)",
-        "modality": {"0": "MRI"},
-        "labels": {"0": "background", "1": "bright", "2": "dark"},
-    }
-    (unfinished / "dataset.json").write_text(json.dumps(described))
-    try:
-        unfinished.rename(folder)  # whole or not at all
-    except OSError:
-        if not folder.exists():  # another process may have been first
-            raise
-    return folder
+
+    def write(unfinished: Path) -> None:
+        for name in ("imagesTr", "labelsTr"):
+            (unfinished / name).mkdir()
+        for number in range(num_cases):
+            image, mask = phantom(shape, np.random.default_rng([seed, number]))
+            affine = np.diag([1.0, 1.0, 1.2, 1.0])
+            nib.save(nib.Nifti1Image(image, affine), unfinished / "imagesTr" / f"phantom_{number:03d}.nii.gz")
+            nib.save(nib.Nifti1Image(mask, affine), unfinished / "labelsTr" / f"phantom_{number:03d}.nii.gz")
+        described = {
+            "name": "Phantoms (synthetic)",
+            "modality": {"0": "MRI"},
+            "labels": {"0": "background", "1": "bright", "2": "dark"},
+        }
+        (unfinished / "dataset.json").write_text(json.dumps(described))
+
+    return made_once(folder, write)
 
 
 def labelled_phantoms(folder: Path, *, num_cases: int, shape: tuple[int, int, int], seed: int = 0) -> Path:
     """Write `num_cases` scans into the class folders bright/ and dark/, once, and return `folder`."""
-    if folder.exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(mkdtemp(prefix=".labelled-", dir=folder.parent))
-    for number in range(num_cases):
-        rng, name = np.random.default_rng([seed, number]), ("bright", "dark")[number % 2]
-        inside = phantom(shape, rng)[1] == 1
-        means = np.where(inside, 450.0 if name == "bright" else 150.0, 300.0)
-        image = (gaussian_filter(means, 0.7) + rng.normal(0, 50, shape)).astype(np.int16)
-        (unfinished / name).mkdir(exist_ok=True)
-        affine = np.diag([1.0, 1.0, 1.2, 1.0])
-        nib.save(nib.Nifti1Image(image, affine), unfinished / name / f"phantom_{number:03d}.nii.gz")
-    try:
-        unfinished.rename(folder)  # whole or not at all
-    except OSError:
-        if not folder.exists():  # another process may have been first
-            raise
-    return folder
+
+    def write(unfinished: Path) -> None:
+        for number in range(num_cases):
+            rng, name = np.random.default_rng([seed, number]), ("bright", "dark")[number % 2]
+            inside = phantom(shape, rng)[1] == 1
+            means = np.where(inside, 450.0 if name == "bright" else 150.0, 300.0)
+            image = (gaussian_filter(means, 0.7) + rng.normal(0, 50, shape)).astype(np.int16)
+            (unfinished / name).mkdir(exist_ok=True)
+            affine = np.diag([1.0, 1.0, 1.2, 1.0])
+            nib.save(nib.Nifti1Image(image, affine), unfinished / name / f"phantom_{number:03d}.nii.gz")
+
+    return made_once(folder, write)
 
 
 def phantom(shape: tuple[int, int, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -114,8 +101,3 @@ def phantom(shape: tuple[int, int, int], rng: np.random.Generator) -> tuple[np.n
         mask[inside] = value
     means = np.array([300.0, 450.0, 150.0])[mask]
     return (gaussian_filter(means, 0.7) + rng.normal(0, 50, shape)).astype(np.int16), mask
-
-
-def _cache() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zoo"
-    return Path(os.environ.get("ZOO_CACHE") or base) / "demo"

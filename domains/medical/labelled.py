@@ -20,12 +20,12 @@ from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Met
 from domains.medical.layout import IMAGE_NAMES, PATIENT_NAMES, patient_of
 from domains.medical.scans import KNOWN, ScanLook, look, scans_in
 from domains.medical.volumes import stem
-from domains.shared.frames import FrameTable, choose_column, read_frame
+from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import equal_rows, joined
-from domains.shared.paths import is_hidden, path_problem
+from domains.shared.paths import existing, is_hidden, path_problem
 from domains.shared.roles import id_texts, named_or_only_target, one_a_row, task_of_target
 from domains.shared.targets import bad_targets, class_names, target_values
-from trainers.errors import DataError, UsageError, did_you_mean
+from trainers.errors import DataError, UsageError
 
 KIND = "labelled"
 SCAN, PATIENT, FOLDER_TARGET = "scan", "patient", "class"
@@ -57,13 +57,10 @@ def read(data: Any, request: Request) -> Reading:
     Every scan is opened once, so that a broken one is named before training. The table's context holds `looks` (id ->
     ScanLook). Raises DataError for data without scans or classes.
     """
-    if isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet"):
+    if is_table(data):
         rows = _of_table(data, request)
     else:
-        path = Path(data)
-        if not path.exists():
-            near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise DataError(f"{path}: no such file or folder.{did_you_mean(path.name, near)}")
+        path = existing(data)
         is_blind = request.facts is not None and request.target is None
         rows = _unlabelled(path, request) if is_blind else _of_folders(path, request)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
@@ -188,10 +185,7 @@ def _of_table(data: Any, request: Request) -> Rows:
 
 def _path_column(frame: pd.DataFrame, request: Request, where: str, known: str | None) -> str:
     named = request.columns.get("path") or (known if known in frame.columns else None)
-    if named is not None:
-        return choose_column(frame, named, where, "--column path=NAME")
-    found = [str(name) for name in frame.columns if str(name).lower() in IMAGE_NAMES]
-    return found[0] if found else choose_column(frame, IMAGE_NAMES[0], where, "--column path=NAME")
+    return usual_column(frame, named, IMAGE_NAMES, where, "--column path=NAME")
 
 
 def _target(frame: pd.DataFrame, request: Request, left: list[str], where: str) -> tuple[str | None, list[str]]:

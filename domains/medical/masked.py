@@ -21,12 +21,12 @@ from domains.medical import layout
 from domains.medical.layout import IMAGE_NAMES, PATIENT_NAMES, Case, Description
 from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
-from domains.shared.frames import FrameTable, choose_column, read_frame
+from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import equal_rows
-from domains.shared.paths import path_problem
+from domains.shared.paths import existing, path_problem
 from domains.shared.roles import id_texts
 from trainers.contract import Predictions
-from trainers.errors import DataError, UsageError, did_you_mean
+from trainers.errors import DataError, UsageError
 
 KIND = "masked"
 IMAGES, MASK, PATIENT = "images", "mask", "patient"
@@ -44,14 +44,11 @@ def read(data: Any, request: Request) -> Reading:
     is_blind = request.facts is not None and request.target is None
     if request.task not in (None, "segmentation"):
         raise UsageError(f"--task {request.task}: scans with masks are segmented so far.")
-    if isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet"):
+    if is_table(data):
         cases, patients = _cases_of_table(data, request, is_blind)
         where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
         return _reading(cases, Description(), patients, request, is_blind, where)
-    path = Path(data)
-    if not path.exists():
-        near = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"{path}: no such file or folder.{did_you_mean(path.name, near)}")
+    path = existing(data)
     if request.target not in (None, MASK):
         raise UsageError(
             f"{path}: --target {request.target} names a column, and a folder has none: its masks are the target."
@@ -185,8 +182,8 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
     reading = read_frame(data, text_columns=sorted(id_texts(request, _TEXT_NAMES)), encoding=request.encoding)
     frame, ragged = reading.frame, dict(reading.ragged)
     root = Path.cwd() if isinstance(data, pd.DataFrame) else Path(data).parent
-    image = _named_column(frame, request.columns.get("path"), IMAGE_NAMES, where, "--column path=NAME")
-    mask = None if is_blind else _named_column(frame, request.target, _MASK_NAMES, where, "--target")
+    image = usual_column(frame, request.columns.get("path"), IMAGE_NAMES, where, "--column path=NAME")
+    mask = None if is_blind else usual_column(frame, request.target, _MASK_NAMES, where, "--target")
     group = request.group or next((name for name in PATIENT_NAMES if name in frame.columns), None)
     named = frame[choose_column(frame, request.id_column, where, "--id-column")] if request.id_column else None
     columns = [name for name in (image, mask) if name is not None]
@@ -220,13 +217,6 @@ def _file_problem(files: Sequence[str | None], columns: Sequence[str], root: Pat
         if not (root / str(file)).exists():
             return f"no such file: {file}"
     return ""
-
-
-def _named_column(frame: pd.DataFrame, named: str | None, usual: Sequence[str], where: str, flag: str) -> str:
-    if named is not None:
-        return choose_column(frame, named, where, flag)
-    found = [name for name in frame.columns if str(name).lower() in usual]
-    return str(found[0]) if found else choose_column(frame, usual[0], where, flag)
 
 
 def _reading(

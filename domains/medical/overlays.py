@@ -12,12 +12,12 @@ from scipy.ndimage import binary_dilation, binary_erosion
 
 from domains.medical.scores import dice
 from domains.medical.volumes import read_image
+from domains.shared.ranked import worst_median_best
 from trainers.contract import Predictions
 
 TRUTH, ANSWER = (70, 220, 90), (240, 70, 60)
 _LEAST_SIDE = 384
 """Pixels of a picture's longer side, by whole enlargements of a voxel."""
-_SHOWN = (("worst", 0.0), ("median", 0.5), ("best", 1.0))
 
 
 def overlays(rows: Any, predictions: Predictions, num_classes: int, folder: Path) -> Mapping[str, str]:
@@ -32,13 +32,12 @@ def overlays(rows: Any, predictions: Predictions, num_classes: int, folder: Path
         values = dice(truth[row].array(), answer.array(), num_classes) if answer is not None else np.array([np.nan])
         if np.isfinite(values).any():
             means[row] = float(np.nanmean(values))
-    ranked = sorted(means, key=lambda row: means[row])
-    if not ranked:
+    shown = worst_median_best(means)
+    if not shown:
         return {}
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
-    for name, place in _SHOWN:
-        row = ranked[round(place * (len(ranked) - 1))]
+    for name, row in shown.items():
         picture = _picture(rows.column("images").iloc[row], truth[row].array(), predictions.values[row].array())
         picture.save(folder / f"{name}.png")
         found[f"{name}.png"] = f"{name}: {rows.ids[row]}, Dice {means[row]:.3f}; truth green, prediction red"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +13,7 @@ import numpy as np
 from domains.medical.configure import Configuration
 from domains.medical.prepare import prepare, prepare_mask
 from domains.medical.volumes import MaskFile
+from domains.shared.folders import made_once
 from trainers.contract import JSON
 
 _INDEX = "cases.json"
@@ -54,18 +53,13 @@ def shelve(rows: Any, plan: Configuration, fitted: Sequence[JSON], cache: Path) 
     Found again under plan, intensities and files (names, sizes, times), which name the folder.
     """
     folder = cache / "volumes" / _key(rows, plan, fitted)
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(mkdtemp(prefix=".volumes-", dir=folder.parent))
+
+    def write(unfinished: Path) -> None:
         pairs = enumerate(zip(rows.column("images"), rows.target(), strict=True))
         entries = [_stored(position, *pair, plan, fitted, unfinished) for position, pair in pairs]
         (unfinished / _INDEX).write_text(json.dumps(entries))
-        try:
-            unfinished.rename(folder)  # whole or not at all
-        except OSError:
-            if not folder.exists():  # another run may have been first
-                raise
-            shutil.rmtree(unfinished, ignore_errors=True)
+
+    made_once(folder, write)
     return Shelf(folder, json.loads((folder / _INDEX).read_text()))
 
 

@@ -7,7 +7,6 @@ written, and so is what unpacks to far more than its size. Tar is unpacked throu
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tarfile
 import zipfile
@@ -16,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 from typing import NamedTuple
 
+from domains.shared.folders import cache_folder
 from domains.shared.frames import FREE_UNPACKED_BYTES, MAX_UNPACK_RATIO
 from trainers.errors import DataError
 
@@ -44,7 +44,7 @@ def unpacked(path: Path) -> Path:
     """
     with path.open("rb") as file:
         mark = hashlib.file_digest(file, "sha256").hexdigest()[:32]
-    folder = _cache() / "unpacked" / mark
+    folder = cache_folder() / "unpacked" / mark
     try:
         sizes = _checked(path)
         if not _holds(folder, sizes):
@@ -123,8 +123,3 @@ def _unpack(path: Path, folder: Path) -> None:
         unfinished.rename(folder)  # whole or not at all
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _cache() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zoo"
-    return Path(os.environ.get("ZOO_CACHE") or base)

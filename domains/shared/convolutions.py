@@ -10,6 +10,12 @@ def batch_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
     return [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
 
 
+def hold_statistics(model: torch.nn.Module) -> None:
+    """Let batch norms use the statistics they have, in training, too."""
+    for norm in batch_norms(model):
+        norm.eval()
+
+
 def keep_depthwise_in_float32(model: torch.nn.Module) -> None:
     """Let depthwise convolutions compute in float32 under autocast.
 

@@ -29,6 +29,11 @@ FREE_UNPACKED_BYTES = 32 << 20
 _BYTES_A_CELL = 8
 
 
+def is_table(data: Any) -> bool:
+    """Whether data that may be files and folders, too, is a DataFrame, or a table by its name."""
+    return isinstance(data, pd.DataFrame) or Path(data).suffix.lower() in (".csv", ".tsv", ".parquet")
+
+
 class FrameReading(NamedTuple):
     """frame: rows in file order under a plain index.   places: where each row stands.   notices: what to tell the user.
     ragged: (position, reason) of lines with too few or too many cells, padded or cut, and of lines that are no JSON.
@@ -278,3 +283,11 @@ def _plain_column(values: pd.Series, as_text: bool) -> Any:
         return values.to_numpy(bool)
     exact = kinds.is_integer_dtype(values.dtype) and not values.isna().any()
     return values.to_numpy(np.int64 if exact else np.float64, na_value=0 if exact else np.nan)
+
+
+def usual_column(frame: pd.DataFrame, named: str | None, usual: Sequence[str], where: str, flag: str) -> str:
+    """The column that is `named`, else the first with a usual name (in lower case). Raises DataError as `choose_column`."""
+    if named is not None:
+        return choose_column(frame, named, where, flag)
+    found = [str(name) for name in frame.columns if str(name).lower() in usual]
+    return found[0] if found else choose_column(frame, usual[0], where, flag)

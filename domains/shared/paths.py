@@ -1,6 +1,9 @@
-"""Paths in folders and tables: what is hidden, and what a table may name. Standard library only."""
+"""Paths in folders and tables: what is hidden, what a table may name, and what is not there."""
 
+import os
 from pathlib import Path, PurePath
+
+from trainers.errors import DataError, did_you_mean
 
 HIDDEN_FOLDERS = ("__macosx", "@eadir")
 """Folders that systems leave behind, in lower case."""
@@ -33,3 +36,12 @@ def path_problem(file: str | None, root: Path, column: str, *, anywhere: bool = 
 def is_special(path: Path) -> bool:
     """Whether it is there but neither file nor folder: a pipe or a device, of which reading may never end."""
     return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """A file or folder that is there. Raises DataError with the nearest name beside it."""
+    found = Path(path)
+    if not found.exists():
+        near = [other.name for other in found.parent.iterdir()] if found.parent.is_dir() else []
+        raise DataError(f"{found}: no such file or folder.{did_you_mean(found.name, near)}")
+    return found

@@ -22,6 +22,15 @@ from trainers.errors import DataError
 _MOSTLY, _SAMPLED_ROWS = 0.9, 200
 
 
+@dataclass
+class Cleaned:
+    """sequences: one a row, as a model takes it, "" where unusable.   reasons: why, by position.   notices: changes."""
+
+    sequences: list[str]
+    reasons: dict[int, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Kind:
     """How a data type names and recognises its sequences.

@@ -106,8 +106,20 @@ def calm_heads(model: torch.nn.Module) -> None:
     heads = head_names(model)
     for name, module in model.named_modules():
         if name in heads and isinstance(module, torch.nn.Linear):
-            torch.nn.init.trunc_normal_(module.weight, std=0.01)
-            torch.nn.init.zeros_(module.bias)
+            calm(module)
+
+
+def calm(head: torch.nn.Linear) -> None:
+    """Start one last layer near zero."""
+    torch.nn.init.trunc_normal_(head.weight, std=0.01)
+    torch.nn.init.zeros_(head.bias)
+
+
+def layer_depths(model: Any) -> dict[str, int]:
+    """Of each parameter, by timm's own grouping of layers; 0 is nearest to the pictures."""
+    from timm.models import group_parameters
+
+    return dict(group_parameters(model, model.group_matcher(), reverse=True))
 
 
 def fit_tensors(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> str:

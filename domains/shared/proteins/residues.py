@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from domains.shared.sequences import counted
+from domains.shared.sequences import Cleaned, counted
 
 STANDARD = "ACDEFGHIKLMNPQRSTVWY"
 # X unknown, B D or N, Z E or Q, U selenocysteine, O pyrrolysine: rare, but each is a token of ESM-2.
@@ -17,15 +16,6 @@ _LOOKS_LIKE = re.compile(rf"[{STANDARD}{RARE}J]{{5,}}\*?", re.IGNORECASE)
 _BASES = re.compile(r"[ACGTUN]+", re.IGNORECASE)
 _MEANINGS = {"*": "a stop inside the chain", "-": "a gap of an alignment", ".": "a gap of an alignment"}
 _MOSTLY, _FEWEST_ROWS, _TYPICAL_RESIDUES = 0.9, 5, 20
-
-
-@dataclass
-class Cleaned:
-    """sequences: one a row, upper case, "" where unusable.   reasons: why, by position.   notices: what was changed."""
-
-    sequences: list[str]
-    reasons: dict[int, str] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
 
 
 def cleaned(texts: Sequence[str | None]) -> Cleaned:
