@@ -187,4 +187,7 @@ def _molecule(block: list[str]) -> Parsed:
         mol = Chem.MolFromMolBlock(text)
     if mol is None:
         return Parsed("", "a structure that RDKit does not accept")
-    return replace(described(mol), structure=structures.of_block(text))
+    try:
+        return replace(described(mol), structure=structures.of_block(text))
+    except ValueError as error:
+        return Parsed("", str(error))

@@ -15,6 +15,9 @@ STRUCTURES = "structures"
 NEAREST = (0.6, 2.2)
 """Å. The shortest distance in a molecule is a bond to hydrogen (0.74 in H2, about 1.1) or, without hydrogens, of 1.2 to
 1.6; nanometres and bohr lie outside."""
+SAME_PLACE, LONGEST_BOND = 0.01, 20.0
+"""Units of the file: no two nuclei are nearer, no two bound ones farther, in Å, nanometres or bohr alike (H2 is 0.074 nm;
+the longest bonds, between heavy metals, are about 6 bohr)."""
 MAX_ATTEMPTS = 20
 
 
@@ -34,10 +37,31 @@ class Structure:
 
 
 def of_block(text: str) -> Structure | None:
-    """The structure in a molfile with all its atoms, hydrogens included; None where it is flat or not read."""
+    """The structure in a molfile with all its atoms, hydrogens included; None where it is flat or not read.
+
+    Raises ValueError, saying why, where atoms cannot be at the positions given.
+    """
     with rdBase.BlockLogs():
         mol = Chem.MolFromMolBlock(text, removeHs=False)
-    return _structure(mol) if mol is not None and mol.GetNumConformers() and mol.GetConformer().Is3D() else None
+    if mol is None or not mol.GetNumConformers():
+        return None
+    positions = mol.GetConformer().GetPositions()
+    if not np.isfinite(positions).all():
+        raise ValueError("positions that are not finite numbers")
+    if not mol.GetConformer().Is3D():
+        return None
+    _check_distances(mol, positions)
+    return _structure(mol)
+
+
+def _check_distances(mol: Chem.Mol, positions: np.ndarray) -> None:
+    ends = np.array([(bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()) for bond in mol.GetBonds()], int).reshape(-1, 2)
+    lengths = np.linalg.norm(positions[ends[:, 0]] - positions[ends[:, 1]], axis=1)
+    if lengths.max(initial=0) > LONGEST_BOND:
+        raise ValueError(f"positions with a bond of {lengths.max():.3g}, longer than {LONGEST_BOND:g}")
+    nearest = Structure(np.zeros(len(positions), np.uint8), positions).nearest
+    if nearest < SAME_PLACE:
+        raise ValueError(f"positions with two atoms {nearest:.3g} apart, nearer than {SAME_PLACE:g}")
 
 
 def made(smiles: str, seed: int) -> Structure | None:

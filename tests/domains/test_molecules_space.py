@@ -166,6 +166,28 @@ def test_a_run_on_an_sdf_predicts_again_and_says_which_rows_have_no_positions(ne
     assert json.loads((done.folder / "plan.json").read_text())["estimates"]["notes"] == ["positions are read as Å"]
 
 
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (lambda first: [np.nan, 0, 0], "not finite"),
+        (lambda first: [1e30, 0, 0], "a bond of 1e+30"),
+        (lambda first: first, "two atoms 0 apart"),
+    ],
+)
+def test_atoms_that_cannot_be_where_an_sdf_puts_them_make_a_bad_row(place, reason, tmp_path):
+    mols = list(Chem.SDMolSupplier(str(write_sdf(tmp_path / "a.sdf", num=3)), removeHs=False))
+    conformer = mols[1].GetConformer()
+    conformer.SetAtomPosition(1, place(list(conformer.GetAtomPosition(0))))
+    writer = Chem.SDWriter(str(tmp_path / "b.sdf"))
+    writer.SetForceV3000(True)  # in V2000 RDKit refuses itself what is no decimal number
+    for mol in mols:
+        writer.write(mol)
+    writer.close()
+    (row,) = read(tmp_path / "b.sdf", Request(target="spread")).bad
+    assert "molecule 2" in row.place
+    assert reason in row.reason
+
+
 def test_smiles_without_positions_are_refused_with_the_way_out(tmp_path):
     frame = pd.DataFrame({"smiles": ["C" * n for n in range(1, 31)], "y": np.arange(30.0)})
     with pytest.raises(DataError, match=r"options\.conformers=etkdg"):
