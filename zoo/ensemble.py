@@ -14,7 +14,7 @@ from trainers.errors import UsageError
 from zoo import finished, report, saved
 from zoo.finished import Run
 from zoo.job import Say, warn
-from zoo.plan import parts_of
+from zoo.plan import domain_of
 from zoo.registry import load_registry
 
 
@@ -55,7 +55,7 @@ class Ensemble:
     def evaluate(self, data: Any, **how: Any) -> JSON:
         """As `Run.evaluate`, of the mean answers."""
         described = saved.read_json(self.folder / saved.MANY)
-        domain, _ = parts_of(load_registry().get(described["recipe"]))
+        domain = domain_of(load_registry().get(described["recipe"]))
         found = []
         for run in self._runs():
             table, groups = run.labelled(data, **how)

@@ -15,7 +15,7 @@ from zoo import hardware, report, saved
 from zoo.config_yaml import read_config
 from zoo.data_in import accepted, demo_of, usable_rows
 from zoo.job import Say, tell, warn
-from zoo.plan import parts_of, with_settings
+from zoo.plan import domain_of, parts_of, with_settings
 from zoo.registry import load_registry
 
 
@@ -50,7 +50,7 @@ class Run:
         say: Say = None,
     ) -> JSON:
         """{metric: {value, low, high}} on labelled data. Raises DataError when rows cannot be used or lack the target."""
-        domain, _ = parts_of(load_registry().get(self.plan.recipe))
+        domain = domain_of(load_registry().get(self.plan.recipe))
         table, groups = self.labelled(data, target=target, labels=labels, encoding=encoding, skip_bad=skip_bad, say=say)
         metrics = domain.metrics(Facts.from_json(self.plan.facts))
         return scoring.scores(metrics, table.target(), self.answer(table), groups)
@@ -66,7 +66,7 @@ class Run:
         say: Say = None,
     ) -> tuple[Any, np.ndarray]:
         """Labelled rows as this run reads them, and the group of each."""
-        domain, _ = parts_of(load_registry().get(self.plan.recipe))
+        domain = domain_of(load_registry().get(self.plan.recipe))
         request = self._request(target or Facts.from_json(self.plan.facts).target, labels, encoding)
         usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad)
         tell(usable.notices, say)
@@ -89,7 +89,7 @@ class Run:
     def answers(self, data: Any, *, encoding: str | None = None, say: Say = None) -> tuple[Any, Predictions]:
         """The ids and the answers of every row, in order; data None is the recipe's demo."""
         recipe = load_registry().get(self.plan.recipe)
-        domain, _ = parts_of(recipe)
+        domain = domain_of(recipe)
         if data is None and not self._config()["demo"]:
             raise UsageError("Which rows? Give a file or folder; only a run of the recipe's demo can predict without.")
         if data is None:

@@ -15,7 +15,7 @@ from trainers.contract import JSON
 from trainers.errors import UsageError
 from zoo import hardware, saved
 from zoo.job import Job, write_down
-from zoo.plan import parts_of
+from zoo.plan import domain_of, parts_of
 
 _AT_RANDOM = ("random", "stratified")
 
@@ -53,7 +53,7 @@ def scores_at_random(folder: Path, job: Job, carry_out: Callable[[Path, Job], An
 
 def at_random(job: Job) -> Job:
     """The same rows and settings, divided at random."""
-    domain, _ = parts_of(job.recipe)
+    domain = domain_of(job.recipe)
     split = divide(Keys(), len(job.usable.table), seed=job.plan.seed, rule="random")
     facts = domain.describe(job.usable.table.take(split.train), job.plan.task, job.request)
     config = {**job.config, "split": "random", "gap": False}

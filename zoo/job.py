@@ -12,12 +12,12 @@ from domains.contract import Facts, Keys, Reading, Request, Split
 from domains.folds import divide
 from trainers.contract import JSON, Machine, Plan
 from trainers.errors import DataError, UsageError, did_you_mean
-from zoo import hardware, report, saved
+from zoo import doctor, hardware, report, saved
 from zoo.config_yaml import read_config, write_config
 from zoo.data_in import Usable, accepted, demo_of, named, refuse_unread, usable_rows
 from zoo.data_print import fingerprint, moment, refuse_change, with_named_files
 from zoo.data_report import report_lines, report_of
-from zoo.plan import Wishes, chosen, parts_of, plan_run
+from zoo.plan import Wishes, chosen, domain_of, parts_of, plan_run
 from zoo.registry import Recipe, load_registry
 
 Say = Callable[[str], None] | None
@@ -100,7 +100,11 @@ def gather(
 ) -> Material:
     """Read the data and find what must stay together. Raises the error for whatever is wrong with the request."""
     entry, say = load_registry().ready(recipe), say or (lambda line: None)
-    domain, family = parts_of(entry)
+    domain = domain_of(entry)
+    if doctor.state_of(entry.needs.extra, doctor.requirements(doctor.own_requirements()))["missing"]:
+        parts_of(
+            entry
+        )  # where it is needed, this is said before the data are read; else that needs no more than `domain`
     demo: JSON = {}
     request = request or Request()
     if data is None and request != Request(task=request.task):
@@ -123,7 +127,7 @@ def gather(
     tell(usable.notices, say)
     is_named = request.group is not None
     request = replace(request, group=request.group or reading.group)
-    follows = hasattr(family, "follows")
+    follows = hasattr(parts_of(entry)[1], "follows")
     keys = None if follows else domain.keys(usable.table, reading.task, request, fast=fast)
     report = report_of(domain, usable, reading, request, keys)
     for line in (*report_lines(report), *_unsaid(report)):
@@ -207,7 +211,7 @@ def read_again(folder: Path, data: Any, like: Job | None = None) -> Job:
         raise UsageError(
             f"{folder}: this run was trained on a DataFrame; give it again: zoo.resume('{folder}', data=frame)."
         )
-    domain, _ = parts_of(entry)
+    domain = domain_of(entry)
     reading, print_of_data = _read(domain, accepted(data), request, stored=saved.read_json(folder / "data.json"))
     usable = usable_rows(reading, data, skip_bad=config["skip_bad"])
     return Job(entry, request, usable, _split_again(folder, usable), plan, data, config, print_of_data)

@@ -8,7 +8,7 @@ import numpy as np
 from trainers.contract import JSON
 from zoo import saved
 from zoo.job import Job, read_again
-from zoo.plan import parts_of
+from zoo.plan import domain_of
 
 SIDES = (("test", "train"), ("test", "valid"), ("valid", "train"))
 _MOST_PAIRS = 5
@@ -32,7 +32,7 @@ def leakage(folder: Path, data: Any = None) -> JSON:
 
 
 def _across(job: Job, these: str, those: str) -> JSON:
-    domain, _ = parts_of(job.recipe)
+    domain = domain_of(job.recipe)
     table = job.usable.table
     mine, yours = getattr(job.split, these), getattr(job.split, those)
     found = domain.likeness(table, mine, yours, job.request)

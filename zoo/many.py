@@ -20,7 +20,7 @@ from zoo import hardware, many_scores, report, saved, writers
 from zoo.config_yaml import write_config
 from zoo.ensemble import Ensemble
 from zoo.job import Job, Material, Say, gather, planned, read_again, write_down
-from zoo.plan import Wishes, parts_of
+from zoo.plan import Wishes, domain_of
 
 One = Callable[[Path, Job], Any]
 """Carries a job out in a folder that it was written down in."""
@@ -62,7 +62,7 @@ def jobs_of(
         varied = [replace(wishes, seed=wishes.seed + k) for k in range(count)]
         return [planned(material, each, split=split, say=say) for each in varied]
     jobs = [planned(material, wishes, split=name_of(k, count, split), say=say) for k in range(count)]
-    domain, _ = parts_of(material.recipe)
+    domain = domain_of(material.recipe)
     everything: Facts = domain.describe(material.usable.table, material.task, material.request)
     return [replace(job, pooled=everything) for job in jobs]
 

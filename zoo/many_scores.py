@@ -20,7 +20,7 @@ from domains.contract import Facts
 from trainers.contract import JSON, Predictions
 from zoo import many_text, report, saved
 from zoo.job import Job
-from zoo.plan import parts_of
+from zoo.plan import domain_of
 from zoo.registry import load_registry
 
 MODEL = "model"
@@ -34,7 +34,7 @@ _LARGEST = ("peak_memory_bytes", "peak_gpu_memory_bytes", "num_parameters")
 def keep_row_scores(folder: Path, job: Job, answers: dict[str, Predictions]) -> None:
     """Write what the parent needs to score the test rows of all folds together. answers: by model or rival, on the test
     rows of the job."""
-    domain, _ = parts_of(job.recipe)
+    domain = domain_of(job.recipe)
     metrics, truth = domain.metrics(job.pooled), job.part("test").target()
     found = {}
     for name, predictions in answers.items():
@@ -115,7 +115,7 @@ def _shell(runs: Sequence[JSON], over: JSON, decides: str, direction: str) -> JS
 
 def _pooled(parent: Path, folders: Sequence[Path], runs: Sequence[JSON], over: JSON, facts: Facts) -> JSON:
     """The scores with those on all out-of-fold answers in the place of means."""
-    domain, _ = parts_of(load_registry().get(saved.read_json(parent / saved.MANY)["recipe"]))
+    domain = domain_of(load_registry().get(saved.read_json(parent / saved.MANY)["recipe"]))
     metrics = domain.metrics(facts)
     kept = [saved.read_json(folder / ROW_SCORES)["scores"] for folder in folders]
     shell = _shell(runs, over, metrics[0].name, "higher" if metrics[0].higher_is_better else "lower")

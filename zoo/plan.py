@@ -31,11 +31,20 @@ class Wishes:
     shard: bool | None = None
 
 
+def domain_of(recipe: Recipe) -> Any:
+    """The module of a recipe's data type, which is light. Raises MissingError naming the extra that is not installed."""
+    return _module(f"domains.{recipe.name.split('/')[0]}.data", recipe)
+
+
 def parts_of(recipe: Recipe) -> tuple[Any, Any]:
-    """The modules of a recipe's data type and model family. Raises MissingError naming the extra that is not installed."""
+    """The modules of a recipe's data type and of its model family, which may take seconds and hundreds of megabytes to import.
+    Raises MissingError naming the extra that is not installed."""
+    return domain_of(recipe), _module(recipe.module, recipe)
+
+
+def _module(name: str, recipe: Recipe) -> Any:
     try:
-        domain = importlib.import_module(f"domains.{recipe.name.split('/')[0]}.data")
-        return domain, importlib.import_module(recipe.module)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("zoo", "domains", "trainers"):
             raise
