@@ -22,14 +22,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from alternating import THREADS, Blocks, Side, Watch, say
 
-THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 TARGET_RATIO, TOLERANCE = 1.7, 0.005
 NAME, CONFIGURATION = "Dataset004_Race", "3d_fullres"
 _EPOCHS = 10
@@ -45,7 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments.folder = folder
         truth = _laid_out(arguments)
-        sides = {name: Side(name, arguments) for name in ("nnunet", "zoo")}
+        sides = {name: _side(name, arguments) for name in ("nnunet", "zoo")}
         ratios = [_pair(number, sides) for number in range(arguments.pairs)]
         for side in sides.values():  # nothing is timed any more, so both may work at once
             side.tell("finish")
@@ -58,38 +56,12 @@ def main() -> None:
     sys.exit(median < TARGET_RATIO or found["zoo"]["dice"] < found["nnunet"]["dice"] - TOLERANCE)
 
 
-class Side:
-    """A process that trains a block, or to the end, for every line it gets, and answers each with a line of JSON."""
-
-    def __init__(self, name: str, arguments: argparse.Namespace) -> None:
-        python = arguments.python if name == "nnunet" else sys.executable
-        words = [python, __file__, arguments.data, arguments.python, "--side", name, "--folder", arguments.folder]
-        words += [f"--{key}={getattr(arguments, key)}" for key in ("block", "pairs", "steps", "batch")]
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        # Without workers nnU-Net augments in its own process, where its CPU-seconds are counted.
-        environment = {**os.environ, **THREADS, **_nnunet_folders(arguments), "nnUNet_n_proc_DA": "0"}
-        self.process = subprocess.Popen(words, env=environment, **pipes)
-        print(json.dumps({"side": name, **self.answer()}), flush=True)
-
-    def told(self, word: str) -> dict[str, Any]:
-        """Send a line and wait for what it says."""
-        self.tell(word)
-        return self.answer()
-
-    def tell(self, word: str) -> None:
-        """Send a line."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{word}\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        """The next line of JSON; what libraries print is passed over."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
-        raise RuntimeError(f"a side ended: {self.process.wait()}")
+def _side(name: str, arguments: argparse.Namespace) -> Side:
+    python = arguments.python if name == "nnunet" else sys.executable
+    words = [python, __file__, arguments.data, arguments.python, "--side", name, "--folder", arguments.folder]
+    words += [f"--{key}={getattr(arguments, key)}" for key in ("block", "pairs", "steps", "batch")]
+    # Without workers nnU-Net augments in its own process, where its CPU-seconds are counted.
+    return Side(name, words, {**_nnunet_folders(arguments), "nnUNet_n_proc_DA": "0"})
 
 
 def _pair(number: int, sides: dict[str, Side]) -> float:
@@ -97,29 +69,6 @@ def _pair(number: int, sides: dict[str, Side]) -> float:
     rates = {name: sides[name].told("go")["rate"] for name in order}
     print(json.dumps({"pair": number + 1, **rates, "ratio": round(rates["zoo"] / rates["nnunet"], 3)}), flush=True)
     return float(rates["zoo"] / rates["nnunet"])
-
-
-class Blocks:
-    """Called before every step: answers after each block, then waits for the next line."""
-
-    def __init__(self, block: int, pairs: int, steps: int) -> None:
-        assert steps > block * (pairs + 1), "--steps must be more than all blocks with the warm-up"
-        self.block, self.last = block, block * (pairs + 1)
-        self.step, self.began, self.facts = -1, time.process_time(), {}
-
-    def __call__(self) -> None:
-        self.step += 1
-        if self.step == 0 or self.step % self.block or self.step > self.last:
-            return
-        seconds = time.process_time() - self.began
-        say({"rate": round(self.block / seconds, 4), "step": self.step, "cpu_seconds": round(seconds, 2), **self.facts})
-        sys.stdin.readline()
-        self.began = time.process_time()
-
-
-def say(line: dict[str, Any]) -> None:
-    """One line of JSON for the other process."""
-    print(json.dumps(line), flush=True)
 
 
 # --- the data --------------------------------------------------------------------------------------------------------
@@ -271,7 +220,7 @@ def train_zoo(arguments: argparse.Namespace) -> None:
     blocks.facts = {"parameters": found["num_parameters"], "patch": found["configuration"]["patch"]}
     (root / "ours").mkdir()
     learner.cache = root / "ours"
-    learner.inner.fit(job.part("train"), None, _Watch(root / "ours", blocks))
+    learner.inner.fit(job.part("train"), None, Watch(root / "ours", blocks))
     valid = job.part("valid")
     wanted = set(json.loads((root / "parts.json").read_text())[0]["val"])
     rows = valid.take([at for at, name in enumerate(valid.ids) if name in wanted])
@@ -298,19 +247,6 @@ def _zoo_options(arguments: argparse.Namespace) -> dict[str, Any]:
     path = Path(arguments.folder) / "plan.json"
     path.write_text(json.dumps(plan))
     return {"options.plan": str(path)}
-
-
-class _Watch:
-    """Says nothing, and lets `blocks` look in before every step."""
-
-    metric, higher_is_better, rank, world = "dice", True, 0, 1
-
-    def __init__(self, folder: Path, blocks: Blocks) -> None:
-        self.folder = self.cache = folder
-        self.should_stop: Callable[[], None] = blocks
-
-    def score(self, rows: Any, predictions: Any) -> None: ...
-    def log(self, **event: Any) -> None: ...
 
 
 SIDES = {"prepare": prepare_nnunet, "nnunet": train_nnunet, "zoo": train_zoo}
