@@ -15,7 +15,9 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.images import labelled, layout, unlabelled
+from domains.images.packed import laid_out
 from domains.shared.frames import FrameTable, is_table, read_frame
+from domains.shared.paths import existing
 from domains.shared.targets import class_names, label_texts
 from trainers.contract import Predictions
 from trainers.errors import DataError, did_you_mean
@@ -26,6 +28,8 @@ _CLASS_NAMES = ("class", "label", "category")
 
 def read(data: Any, request: Request) -> Reading:
     """Read pictures as `domains.images.unlabelled` does, with the class of each; to draw, a table without pictures too."""
+    packed = None if isinstance(data, pd.DataFrame) else laid_out(existing(data))
+    data = packed.table if packed else data
     if request.facts is not None and is_table(data) and not _names_pictures(data, request):
         return _orders(data, request)
     found = unlabelled.read(data, request)

@@ -17,6 +17,7 @@ import pandas as pd
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Metric, Reading, Request
 from domains.images import layout
 from domains.images.copies import copy_groups
+from domains.images.packed import laid_out
 from domains.images.table import LABEL_SETS, TableRows, table_rows
 from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable
@@ -35,7 +36,8 @@ _FEW = 5
 
 
 def read(data: Any, request: Request) -> Reading:
-    """Read a folder of pictures (also packed as tar or zip), one picture, or a table with a column of paths.
+    """Read a folder of pictures (also packed as tar or zip), one picture, a table with a column of paths, or pictures packed
+    with their labels (`packed`).
 
     A table is CSV, TSV, Parquet or a DataFrame. The table's context holds `root`, `prints` (path -> Print of every readable
     picture) and `parts` (path -> given part). Raises DataError for a folder without pictures or classes, or a table without
@@ -44,6 +46,8 @@ def read(data: Any, request: Request) -> Reading:
     if isinstance(data, pd.DataFrame):
         return _from_table(data, request)
     path = existing(data)
+    if found := laid_out(path):
+        return _from_table(found.table, request, found.parts)
     if path.is_dir():
         return _from_folder(path, request)
     if layout.is_picture(path.name):
@@ -216,7 +220,7 @@ def _one_picture(path: Path, request: Request) -> Reading:
     return reading_of(path.parent, [path.name], task=request.facts.task)
 
 
-def _from_table(data: Any, request: Request) -> Reading:
+def _from_table(data: Any, request: Request, parts: dict[str, str] | None = None) -> Reading:
     rows = table_rows(data, request)
     if rows.values is not None and rows.task == "classification" and request.facts is None:
         class_names(rows.values, f"{data if isinstance(data, str | Path) else 'DataFrame'}: target {rows.target!r}")
@@ -227,6 +231,7 @@ def _from_table(data: Any, request: Request) -> Reading:
         target=rows.target,
         task=rows.task,
         bad=rows.bad,
+        parts=parts,
         notices=rows.notices,
         rows=rows,
     )

@@ -15,6 +15,7 @@ import pandas as pd
 
 from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 from domains.images import labelled, layout
+from domains.images.packed import laid_out
 from domains.images.table import bad_paths, path_column_of, row_ids
 from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import is_table, read_frame
@@ -35,6 +36,8 @@ def read(data: Any, request: Request) -> Reading:
     for flag, value in (("--target", request.target), ("--group", request.group), ("--order", request.order)):
         if value is not None and value != TARGET:
             raise UsageError(f"{flag} {value}: representations are learned from pictures alone. Leave it out.")
+    if not isinstance(data, pd.DataFrame) and (found := laid_out(existing(data))):
+        return _of_table(found.table, request)
     if is_table(data):
         return _of_table(data, request)
     path = existing(data)

@@ -222,16 +222,31 @@ def unpacked(raw: bytes, path: Path) -> bytes:
     return b"".join(parts)
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def parquet_file(path: Path) -> Any:
+    """A pyarrow.parquet.ParquetFile. Raises DataError for what is none, or declares more than the machine could hold."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
         file = parquet.ParquetFile(path)
-        _refuse_absurd(file.metadata, path)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from None
+    _refuse_absurd(file.metadata, path)
+    return file
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}).")
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    import pyarrow as pa
+
+    file = parquet_file(path)
+    try:
         table = file.read()
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}).") from None
+        raise _unreadable(path, error) from None
     # pandas' own notes in the file would turn columns into an index; the index of a row means nothing here.
     for place, column in enumerate(table.columns):
         if pa.types.is_nested(column.type):  # lists and objects as JSON text, as from JSON lines
