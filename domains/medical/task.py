@@ -14,7 +14,6 @@ from domains.medical.augment import training_patch
 from domains.medical.configure import Configuration
 from domains.medical.losses import deep_losses
 from domains.medical.masked import IMAGES
-from domains.medical.network import Unet
 from domains.medical.prepare import Prepared, prepare, restored
 from domains.medical.shelf import Shelf, shelve
 from domains.medical.volumes import Mask
@@ -28,15 +27,18 @@ OVERLAP = 0.5
 class MaskTask:
     """Meets `trainers.contract.Task`. One example is one case; each time it is drawn, one patch of it is seen.
 
-    cache: a folder that outlives the run.
+    model: gives a list of logits from full resolution down while it trains, and then the first alone; its `heads` are those
+    of classes.   cache: a folder that outlives the run.
     """
 
     couples_rows = False
     min_rows = 1
 
-    def __init__(self, model: Unet, options: Any, plan: Configuration, fitted: JSON, cache: Path | None = None) -> None:
-        self.model: torch.nn.Module = model
-        self.options, self.plan, self.intensities, self.cache = options, plan, fitted["intensities"], cache
+    def __init__(
+        self, model: torch.nn.Module, options: Any, plan: Configuration, fitted: JSON, cache: Path | None = None
+    ) -> None:
+        self.model, self.options, self.plan = model, options, plan
+        self.intensities, self.cache = fitted["intensities"], cache
 
     def roles(self) -> Mapping[str, Role]:
         """Kernels, norms and the heads."""
