@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
-from domains.medical.configure import Configuration
+from domains.medical.configure import SMALLEST_EDGE, Configuration
+from domains.shared.convolutions import keep_thin_volumes_in_float32
 from trainers.errors import MissingError
 
 
@@ -40,6 +42,8 @@ class Unet(nn.Module):
         self.decoder = net.upsamples
         self.heads = nn.ModuleList([net.output_block, *net.deep_supervision_heads])
         with_channel_norms(self)
+        if plan.dimensions == 3 and plan.patch[0] // math.prod(stride[0] for stride in plan.strides) < SMALLEST_EDGE:
+            keep_thin_volumes_in_float32(self)  # by a plan that a person edited
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
         x = x.squeeze(2) if self.is_flat else x

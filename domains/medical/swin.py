@@ -21,6 +21,7 @@ from domains.contract import Facts
 from domains.medical.configure import Configuration, configured
 from domains.medical.learner import MaskLearner, MaskOptions, configuration_of
 from domains.medical.task import MaskTask
+from domains.shared.convolutions import keep_thin_volumes_in_float32
 from domains.shared.weights import read_tensors, resolve
 from trainers.contract import JSON, Machine, Plan, Role
 from trainers.empty import without_storage
@@ -68,6 +69,7 @@ class Swin(nn.Module):
         self.heads = nn.ModuleList([net.out])
         net.out = nn.Identity()
         self.body = net
+        keep_thin_volumes_in_float32(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
         logits: torch.Tensor = self.heads[0](self.body(x))

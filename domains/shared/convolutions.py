@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 
 
@@ -27,6 +29,18 @@ def keep_depthwise_in_float32(model: torch.nn.Module) -> None:
             module.forward = _Float32Forward(module)  # type: ignore[method-assign,assignment]
 
 
+def keep_thin_volumes_in_float32(model: torch.nn.Module) -> None:
+    """Let convolutions over volumes compute in float32 on a CPU where every place of the kernel touches the padding: at most
+    twice the padding deep.
+
+    There oneDNN's gradient of the weights in bfloat16 holds values that were never written (PyTorch 2.14: kernel 3, padding 1,
+    2 voxels deep; kernel 5, padding 2, 2 to 4 deep), and training takes NaN or 1e30 for a gradient.
+    """
+    for module in model.modules():
+        if isinstance(module, torch.nn.Conv3d) and any(module.padding):
+            module.forward = _ThinForward(module)  # type: ignore[method-assign,assignment]
+
+
 class _Float32Forward:
     """A convolution's own forward outside autocast. A class, so that deep copies of the model take it along."""
 
@@ -36,3 +50,16 @@ class _Float32Forward:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return type(self.convolution).forward(self.convolution, x.float())
+
+
+class _ThinForward:
+    """A convolution's own forward, outside autocast for thin volumes on a CPU."""
+
+    def __init__(self, convolution: torch.nn.Conv3d) -> None:
+        self.convolution = convolution
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        padding = self.convolution.padding
+        thin = x.device.type == "cpu" and not isinstance(padding, str) and x.shape[2] <= 2 * padding[0]
+        with torch.autocast(x.device.type, enabled=False) if thin else nullcontext():
+            return type(self.convolution).forward(self.convolution, x.float() if thin else x)
