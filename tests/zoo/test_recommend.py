@@ -130,10 +130,10 @@ def test_hours_of_audio_outweigh_the_number_of_clips() -> None:
 
 
 def test_a_planned_winner_is_named_with_the_nearest_ready_recipe_as_next_command() -> None:
-    answer = zoo.recommend("medical", n=200_000, task="segmentation")
-    assert (answer.recipe.name, answer.recipe.status) == ("medical/swin-unetr", "planned")
-    assert answer.nearest_ready.name == "medical/nnunet"
-    assert answer.next_command.startswith("zoo train medical/nnunet ")
+    answer = zoo.recommend("genomics", n=20_000, task="classification")
+    assert (answer.recipe.name, answer.recipe.status) == ("genomics/hyena-finetune", "planned")
+    assert answer.nearest_ready.name == "genomics/nucleotide-transformer-finetune"
+    assert answer.next_command.startswith("zoo train genomics/nucleotide-transformer-finetune ")
 
 
 def test_a_planned_winner_never_points_at_a_recipe_for_another_task() -> None:
