@@ -30,7 +30,7 @@ from trainers.settings import Gradient
 
 TINY: JSON = {
     "options": {"feature_size": 12, "patch": [32, 32, 64], "augment": 0.2},
-    "train": {"epochs": 4, "batch_size": 4, "lr": 3e-3, "precision": "fp32", "compile": "off"},
+    "train": {"epochs": 2, "batch_size": 8, "lr": 3e-3, "precision": "fp32", "compile": "off"},
 }
 STEP, MOST_EDGE = 32, 96
 """Voxels: a patch is halved five times, and published networks see 96 along every axis."""
