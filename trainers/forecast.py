@@ -29,7 +29,7 @@ from trainers.precision import autocast, layout_of, placed, products_in
 from trainers.replay import grown_by
 from trainers.settings import Gradient
 from trainers.speed import Rates, rates_of, seconds_of
-from trainers.trace import Operation, Trace, num_bytes
+from trainers.trace import Operation, Trace, num_bytes, stop_at
 
 MOST_SECONDS = 6.0
 """After which a training goes on without a forecast."""
@@ -155,7 +155,8 @@ def traced_step(
     """One optimizer step over `batches` by the core's own functions, on a copy of the model without storage."""
     shapes, model = hollow(parts.network.plain)
     optimizer = optim.make_optimizer(model, task.roles(), settings, products_in(settings.precision, machine))
-    trace = Trace(shapes, deadline)
+    trace = Trace(shapes)
+    stop_at(deadline, model)
     trace.know([list(model.parameters()), list(model.buffers())])
     model.train()
     inputs = [trace.faked(batch.inputs) for batch in batches]
@@ -184,7 +185,8 @@ def traced_predict(
         return []
     largest = size_order(task.row_sizes(rows), len(rows))[: settings.eval_batch_size]
     shapes, model = hollow(parts.network.plain)
-    trace = Trace(shapes, deadline)
+    trace = Trace(shapes)
+    stop_at(deadline, model)
     trace.know([list(model.parameters()), list(model.buffers())])
     model.eval()
     device = torch.device(machine.device)

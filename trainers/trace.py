@@ -42,14 +42,13 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     events: (number of a storage, bytes) where one is made, (number, 0) where it is given back, in order.
     live, peak: bytes of storages made inside. What was there before is made known with `know`, and counts nothing.
-    Raises TooSlowError from `deadline` (of time.monotonic) on.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, shapes: FakeTensorMode, deadline: float = float("inf")) -> None:
+    def __init__(self, shapes: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.shapes, self.deadline = shapes, deadline
+        self.shapes = shapes
         self.events: list[tuple[int, int]] = []
         self.operations: list[Operation] = []
         self.live = self.peak = 0
@@ -92,8 +91,6 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.events.append((number, 0))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if time.monotonic() > self.deadline:
-            raise TooSlowError
         kwargs = kwargs or {}
         if func is torch.ops.aten.index.Tensor:
             args = (args[0], [each for index in args[1] for each in self._positions(index)])
@@ -143,6 +140,20 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _freed(self, key: int, number: int, _ref: Any) -> None:
         self._refs.pop(key, None)
         self.give_back(number)
+
+
+def stop_at(deadline: float, model: torch.nn.Module) -> None:
+    """Let every module of `model` raise TooSlowError, where it is called, from `deadline` (of time.monotonic) on.
+
+    Not from inside of an operation: there an exception may end the process, as PyTorch does not expect one everywhere.
+    """
+
+    def look(*_: Any) -> None:
+        if time.monotonic() > deadline:
+            raise TooSlowError
+
+    for module in model.modules():
+        module.register_forward_pre_hook(look)
 
 
 def num_bytes(tensor: torch.Tensor) -> int:

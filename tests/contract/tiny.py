@@ -180,6 +180,13 @@ def scans(folder: Path, task: str) -> tuple[Any, str | None]:
     return phantoms(folder / "scans", num_cases=NUM_ROWS, shape=(16, 16, 16)), None
 
 
+def few_scans(folder: Path, task: str) -> tuple[Any, None]:
+    """Enough for a network whose smallest patch is sixteen times as large as these scans."""
+    from domains.medical.demo import phantoms
+
+    return phantoms(folder / "scans", num_cases=24, shape=(16, 16, 16)), None
+
+
 def labelled_scans(folder: Path, task: str) -> tuple[Any, str]:
     """Scans of 16 x 16 x 4 voxels with a box that is brighter or darker than the rest, two of a patient."""
     import nibabel as nib
@@ -303,6 +310,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "molecules": molecules,
     "medical": scans,
     "medical/cnn-finetune": labelled_scans,
+    "medical/swin-unetr": few_scans,
     "text": texts,
     "molecules/smiles-lm": structures,
     "text/gpt-pretrain": corpus,

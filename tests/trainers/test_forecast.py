@@ -1,6 +1,7 @@
 """What is said before the first step: live bytes against closed forms, the allocator's holes, time by rates and experience."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from trainers import experience, replay
 from trainers.feed import Feed
 from trainers.forecast import closed, hollow, whole_story
 from trainers.speed import Rates, seconds_of
-from trainers.trace import Operation, TooSlowError, Trace
+from trainers.trace import Operation, TooSlowError, Trace, stop_at
 from zoo import forecasts, run
 from zoo.job import prepare
 from zoo.plan import Wishes
@@ -21,10 +22,10 @@ from zoo.plan import Wishes
 MIB = 1 << 20
 
 
-def traced(inputs, compute, **given):
+def traced(inputs, compute):
     """The trace of `compute(*inputs)`, and what it returned."""
     shapes = FakeTensorMode(allow_non_fake_inputs=True)
-    trace = Trace(shapes, **given)
+    trace = Trace(shapes)
     fakes = trace.faked(list(inputs))
     with shapes, trace:
         return trace, compute(*fakes)
@@ -81,9 +82,23 @@ def test_flops_and_bytes_of_a_product_are_those_of_its_shapes():
     assert trace.operations == [Operation(2 * 20 * 30 * 40, 4 * (20 * 30 + 30 * 40 + 20 * 40), False)]
 
 
-def test_a_trace_that_takes_too_long_ends():
-    with pytest.raises(TooSlowError):
-        traced([torch.zeros(3)], lambda x: x + 1, deadline=0.0)
+def test_a_trace_that_takes_too_long_ends_between_two_modules():
+    """And never inside of an operation, where PyTorch may end the whole process instead."""
+    called = []
+
+    class Slow(nn.Module):
+        def forward(self, x):
+            called.append(len(called))
+            time.sleep(0.05)
+            return x + 1
+
+    shapes, model = hollow(nn.Sequential(*(Slow() for _ in range(100))))
+    stop_at(time.monotonic() + 0.2, model)
+    trace = Trace(shapes)
+    inputs = trace.faked(torch.zeros(3))
+    with shapes, trace, pytest.raises(TooSlowError):
+        model(inputs)
+    assert 0 < len(called) < 100
 
 
 def test_the_allocator_takes_what_is_held_and_reuses_what_is_free():
