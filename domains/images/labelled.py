@@ -17,7 +17,7 @@ import pandas as pd
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Metric, Reading, Request
 from domains.images import layout
 from domains.images.copies import copy_groups
-from domains.images.packed import laid_out
+from domains.images.packed import Laid, laid_out
 from domains.images.table import LABEL_SETS, TableRows, table_rows
 from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable
@@ -47,7 +47,7 @@ def read(data: Any, request: Request) -> Reading:
         return _from_table(data, request)
     path = existing(data)
     if found := laid_out(path):
-        return _from_table(found.table, request, found.parts)
+        return _from_table(found.table, request, found)
     if path.is_dir():
         return _from_folder(path, request)
     if layout.is_picture(path.name):
@@ -220,8 +220,8 @@ def _one_picture(path: Path, request: Request) -> Reading:
     return reading_of(path.parent, [path.name], task=request.facts.task)
 
 
-def _from_table(data: Any, request: Request, parts: dict[str, str] | None = None) -> Reading:
-    rows = table_rows(data, request)
+def _from_table(data: Any, request: Request, laid: Laid | None = None) -> Reading:
+    rows = table_rows(data, request, laid)
     if rows.values is not None and rows.task == "classification" and request.facts is None:
         class_names(rows.values, f"{data if isinstance(data, str | Path) else 'DataFrame'}: target {rows.target!r}")
     return reading_of(
@@ -231,7 +231,7 @@ def _from_table(data: Any, request: Request, parts: dict[str, str] | None = None
         target=rows.target,
         task=rows.task,
         bad=rows.bad,
-        parts=parts,
+        parts=laid.parts if laid else None,
         notices=rows.notices,
         rows=rows,
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Request
+from domains.images.packed import Laid
 from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.label_sets import read_label_sets, target_columns
 from domains.shared.paths import path_problem
@@ -54,14 +55,17 @@ class TableRows(NamedTuple):
     group: str | None = None
 
 
-def table_rows(data: Any, request: Request) -> TableRows:
+def table_rows(data: Any, request: Request, laid: Laid | None = None) -> TableRows:
     """Read the table and check its paths and targets; no picture is opened.
+
+    laid: where the table was made of packed pictures, what their files call its rows.
 
     Paths must stay inside the folder of the file, links followed. Those of a DataFrame may lead anywhere: whoever made
     it wrote them, while a data file may come from a stranger.
     """
     named = [name for name in (request.columns.get("path"), request.id_column) if name]
     reading = read_frame(data, text_columns=named, encoding=request.encoding)
+    reading = reading._replace(places=laid.places) if laid else reading
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     if not len(reading.frame):
         raise DataError(f"{where}: no rows.")
@@ -78,7 +82,7 @@ def table_rows(data: Any, request: Request) -> TableRows:
     group = found_group(reading.frame, request, besides=(path_column, target))
     extra = [*_extra_columns(reading.frame, request, where), *([group] if group else [])]
     columns = {name: reading.frame[name] for name in extra}
-    ids = row_ids(files, reading.frame, request, where)
+    ids = row_ids(files, reading.frame, request, where, laid)
     labels = target_columns(reading.frame, target, where) if target is not None and task == LABEL_SETS else []
     return TableRows(
         root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices, labels, group
@@ -163,10 +167,15 @@ def bad_paths(
     return ragged + [BadRow(i, reading.places[i], reason) for i, reason in reasons if reason]
 
 
-def row_ids(files: list[str | None], frame: pd.DataFrame, request: Request, where: str) -> list[str]:
-    """The id column, else the paths, else (a picture used twice) the numbers of the rows."""
+def row_ids(
+    files: list[str | None], frame: pd.DataFrame, request: Request, where: str, laid: Laid | None = None
+) -> list[str]:
+    """The id column, else what packed files call their rows, else the paths, else (a picture used twice) the numbers of the
+    rows."""
     if request.id_column is not None and (request.facts is None or request.id_column in frame.columns):
         return [str(cell) for cell in frame[choose_column(frame, request.id_column, where, "--id-column")]]
+    if laid is not None and len(set(laid.ids)) == len(laid.ids):
+        return laid.ids
     if None not in files and len(set(files)) == len(files):
         return [str(file) for file in files]
     return [str(row) for row in range(len(files))]

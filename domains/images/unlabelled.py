@@ -15,7 +15,7 @@ import pandas as pd
 
 from domains.contract import Baseline, Facts, Keys, Metric, Reading, Request
 from domains.images import labelled, layout
-from domains.images.packed import laid_out
+from domains.images.packed import Laid, laid_out
 from domains.images.table import bad_paths, path_column_of, row_ids
 from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import is_table, read_frame
@@ -37,7 +37,7 @@ def read(data: Any, request: Request) -> Reading:
         if value is not None and value != TARGET:
             raise UsageError(f"{flag} {value}: representations are learned from pictures alone. Leave it out.")
     if not isinstance(data, pd.DataFrame) and (found := laid_out(existing(data))):
-        return _of_table(found.table, request)
+        return _of_table(found.table, request, found)
     if is_table(data):
         return _of_table(data, request)
     path = existing(data)
@@ -48,9 +48,10 @@ def read(data: Any, request: Request) -> Reading:
     return _reading(root, [found.file for found in listing.pictures], request, notices=listing.notices)
 
 
-def _of_table(data: Any, request: Request) -> Reading:
+def _of_table(data: Any, request: Request, laid: Laid | None = None) -> Reading:
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     reading = read_frame(data, encoding=request.encoding)
+    reading = reading._replace(places=laid.places) if laid else reading
     anywhere = isinstance(data, pd.DataFrame)
     root = Path.cwd() if anywhere else Path(data).parent
     column = path_column_of(reading.frame, request, where)
@@ -58,7 +59,7 @@ def _of_table(data: Any, request: Request) -> Reading:
     bad = bad_paths(files, reading, root, column, anywhere=anywhere)
     found = _reading(root, files, request, bad=bad, notices=reading.notices)
     found.table.context["path_column"] = column  # type: ignore[index]
-    ids = row_ids(files, reading.frame, request, where)
+    ids = row_ids(files, reading.frame, request, where, laid)
     named = tuple(root / file for file in found.table.context["prints"])
     return replace(found, table=replace(found.table, ids=ids), files=named)  # type: ignore[type-var]
 

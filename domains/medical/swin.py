@@ -29,7 +29,7 @@ from trainers.errors import DataError, MissingError, UsageError
 from trainers.settings import Gradient
 
 TINY: JSON = {
-    "options": {"feature_size": 12, "patch": [32, 32, 64], "augment": 0.2},
+    "options": {"feature_size": 12, "patch": [32, 32, 64], "augment": 0.2, "test_mirror": False},
     "train": {"epochs": 2, "batch_size": 8, "lr": 3e-3, "precision": "fp32", "compile": "off"},
 }
 STEP, MOST_EDGE = 32, 96

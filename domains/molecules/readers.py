@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ ID_NAMES = ("id", "name", "mol_id", "molecule_id", "compound_id", "compound id",
 _MOSTLY, _SAMPLED_ROWS, _SHORTEST_MEAN = 0.9, 100, 4
 _MOST_LINES = 10 * MOST_ATOMS  # of a structure: a line an atom, hydrogens too, and a line a bond
 _PROPERTY = re.compile(r"^>.*?<([^>]*)>.*$")
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_ATOMS_FROM, _COORDINATE_WIDTH = 4, 10
+"""Of V2000: the line of the first atom, and letters of each of its three coordinates."""
 
 
 @dataclass
@@ -134,10 +138,11 @@ def _from_sdf(path: Path, request: Request) -> Raw:
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
     utf8, notices = as_utf8(path.read_bytes(), path.name, request.encoding)
-    records = _records(utf8.decode().splitlines())
-    if not records:
+    found = _records(utf8.decode().splitlines())
+    if not found:
         raise DataError(f"{path}: there is no molecule in it.")
-    molecules = [_molecule(block) for _, block, _ in records]
+    molecules = [Parsed("", fault) if (fault := _fault(block, rest)) else _molecule(block) for _, block, rest in found]
+    records = [(line, block, _properties(rest)[0]) for line, block, rest in found]
     names = list(dict.fromkeys(name for _, _, properties in records for name in properties))
     columns: dict[str, Any] = {"name": [block[0].strip() or None if block else None for _, block, _ in records]}
     import pyarrow as pa
@@ -150,32 +155,67 @@ def _from_sdf(path: Path, request: Request) -> Raw:
     return Raw(frame, molecules, None, id_column(frame, request, None), places, notices=notices)
 
 
-def _records(lines: Sequence[str]) -> list[tuple[int, list[str], dict[str, str]]]:
-    """(first line, lines of the structure, properties) of each record."""
+def _records(lines: Sequence[str]) -> list[tuple[int, list[str], list[str]]]:
+    """(first line, lines of the structure, lines of the properties) of each record."""
     found, start = [], 0
     for at, line in enumerate([*lines, "$$$$"]):
         if line.startswith("$$$$"):
             record = list(lines[start:at])
             if any(each.strip() for each in record):
-                found.append((start + 1, *_split_record(record)))
+                end = next((i + 1 for i, line in enumerate(record) if line.startswith("M  END")), len(record))
+                found.append((start + 1, record[:end], record[end:]))
             start = at + 1
     return found
 
 
-def _split_record(record: list[str]) -> tuple[list[str], dict[str, str]]:
-    end = next((i + 1 for i, line in enumerate(record) if line.startswith("M  END")), len(record))
+def _properties(lines: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Values by name, and a name that comes twice with another value ("" where none does)."""
     properties: dict[str, str] = {}
+    values: list[tuple[str, list[str]]] = []
     name: str | None = None
-    for line in record[end:]:
+    for line in lines:
         heading = _PROPERTY.match(line)
         if heading:
             name = heading.group(1)
-            properties[name] = ""
+            values.append((name, []))
         elif name is not None and line.strip():
-            properties[name] = f"{properties[name]}\n{line}".strip()
+            values[-1][1].append(line)
         elif not line.strip():
             name = None
-    return record[:end], properties
+    twice = ""
+    for name, parts in values:
+        value = "\n".join(parts).strip()
+        twice = name if properties.get(name, value) != value else twice
+        properties[name] = value
+    return properties, twice
+
+
+def _fault(block: Sequence[str], rest: Sequence[str]) -> str:
+    """What RDKit would read in silence: two molecules as one, a value of two, a coordinate that is no number as 0."""
+    if any(line.startswith("M  END") for line in rest):
+        return "two molecules in one record: the line '$$$$' between them is missing"
+    if twice := _properties(rest)[1]:
+        return f"two values of the property {twice!r}"
+    for number, fields in enumerate(_coordinates(block), 1):
+        if wrong := next((field for field in fields if not _NUMBER.fullmatch(field)), None):
+            return f"atom {number}: the coordinate {wrong.strip()!r} is no decimal number"
+    return ""
+
+
+def _coordinates(block: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The three texts of each atom; of a block of another form none, which RDKit judges."""
+    counts = block[_ATOMS_FROM - 1] if len(block) >= _ATOMS_FROM else ""
+    if "V3000" in counts:
+        inside = False
+        for before, line in pairwise(block):
+            inside = (inside or before.startswith("M  V30 BEGIN ATOM")) and not line.startswith("M  V30 END ATOM")
+            fields = line.split()
+            if inside and len(fields) >= 7 and not before.endswith("-"):  # no line that goes on
+                yield fields[4:7]
+    elif counts[:3].strip().isdigit():
+        width = _COORDINATE_WIDTH
+        for line in block[_ATOMS_FROM : _ATOMS_FROM + int(counts[:3])]:
+            yield [line[at : at + width] for at in (0, width, 2 * width)]
 
 
 def _molecule(block: list[str]) -> Parsed:

@@ -11,9 +11,10 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from domains.shared.folders import cache_folder
 from domains.shared.frames import FREE_UNPACKED_BYTES, MAX_UNPACK_RATIO
@@ -45,14 +46,26 @@ def unpacked(path: Path) -> Path:
     with path.open("rb") as file:
         mark = hashlib.file_digest(file, "sha256").hexdigest()[:32]
     folder = cache_folder() / "unpacked" / mark
-    try:
+    with _told(path):
         sizes = _checked(path)
         if not _holds(folder, sizes):
             _unpack(path, folder)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, NotImplementedError) as error:
-        raise DataError(f"{path}: cannot be unpacked ({error}). Pack or fetch it again, or give the folder.") from None
     inside = list(folder.iterdir())
     return inside[0] if len(inside) == 1 and inside[0].is_dir() and not _is_class_folder(inside[0]) else folder
+
+
+def check_archive(path: Path) -> None:
+    """Raise DataError for an archive that `unpacked` would refuse, without unpacking it."""
+    with _told(path):
+        _checked(path)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, NotImplementedError) as error:
+        raise DataError(f"{path}: cannot be unpacked ({error}). Pack or fetch it again, or give the folder.") from None
 
 
 def _is_class_folder(folder: Path) -> bool:
@@ -92,6 +105,21 @@ def _members(path: Path) -> Iterator[_Member]:
         for entry in bundle:
             odd = "is a link" if entry.issym() or entry.islnk() else "is no file"
             yield _Member(entry.name, entry.size, "file" if entry.isreg() else "folder" if entry.isdir() else odd)
+        _check_end(bundle)
+
+
+def _check_end(bundle: tarfile.TarFile) -> None:
+    """Raise TarError where a tar does not end as it should: Python takes whatever is no header for the end."""
+    file: Any = bundle.fileobj
+    file.seek(bundle.offset)
+    first = file.read(tarfile.BLOCKSIZE)
+    if len(first) < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError(f"it is cut off at byte {bundle.offset:,}")
+    rest = first
+    while rest:
+        if rest.strip(b"\0"):
+            raise tarfile.ReadError(f"after byte {bundle.offset:,} it is damaged, or another archive follows")
+        rest = file.read(1 << 20)
 
 
 def _problem(member: _Member) -> str:

@@ -184,7 +184,7 @@ def few_scans(folder: Path, task: str) -> tuple[Any, None]:
     """Enough for a network whose smallest patch is sixteen times as large as these scans."""
     from domains.medical.demo import phantoms
 
-    return phantoms(folder / "scans", num_cases=24, shape=(16, 16, 16)), None
+    return phantoms(folder / "scans", num_cases=12, shape=(16, 16, 16)), None
 
 
 def labelled_scans(folder: Path, task: str) -> tuple[Any, str]:

@@ -50,17 +50,22 @@ def write_parquet(path, num=6, names=("red", "blue"), start=0):
     return path
 
 
-def write_shard(path, names, *, labels=".cls", start=0):
+def write_shard(path, samples, *, start=0):
+    """samples: colours, or mappings from the ends of names to contents."""
+    members = []
+    for i, sample in enumerate(samples):
+        parts = {".png": picture(sample, i), ".cls": sample} if isinstance(sample, str) else sample
+        members += [(f"{start + i:06d}{end}", content) for end, content in parts.items()]
+    return write_tar(path, members)
+
+
+def write_tar(path, members):
     with tarfile.open(path, "w") as bundle:
-        for i, colour in enumerate(names):
-            beside = colour if labels == ".cls" else json.dumps({"colour": colour, "size": i})
-            for name, content in (
-                (f"{start + i:06d}.png", picture(colour, i)),
-                (f"{start + i:06d}{labels}", beside.encode()),
-            ):
-                entry = tarfile.TarInfo(name)
-                entry.size = len(content)
-                bundle.addfile(entry, io.BytesIO(content))
+        for name, content in members:
+            content = content.encode() if isinstance(content, str) else content
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            bundle.addfile(entry, io.BytesIO(content))
     return path
 
 
@@ -103,13 +108,110 @@ def test_two_columns_of_pictures_and_a_broken_file_are_refused(tmp_path):
         data.read(tmp_path / "cut.parquet", Request(target="label"))
 
 
-@pytest.mark.parametrize(("labels", "target"), [(".cls", "label"), (".json", "colour")])
-def test_a_webdataset_shard_reads_its_labels_from_beside_the_pictures(labels, target, tmp_path):
+def test_webdataset_shards_read_their_labels_from_beside_the_pictures_in_order(tmp_path):
     colours = ["red", "blue", "blue", "red"]
-    path = write_shard(tmp_path / "a.tar", colours, labels=labels)
-    reading = data.read(path, Request(target=target))
+    reading = data.read(write_shard(tmp_path / "a.tar", colours), Request(target="label"))
     assert reading.table.target().tolist() == colours
-    assert list(reading.table.ids) == [f"{i:06d}.png" for i in range(4)]
+    assert list(reading.table.ids) == [f"{i:06d}" for i in range(4)]
+    members = [
+        (f"{i}{end}", content)
+        for i in (10, 9)
+        for end, content in ((".png", picture("red", i)), (".json", f'{{"n": {i}}}'))
+    ]
+    reading = data.read(write_tar(tmp_path / "b.tar", members), Request(target="n"))
+    assert list(reading.table.ids) == ["10", "9"]
+    assert reading.table.target().tolist() == ["10", "9"]
+
+
+def test_a_label_without_a_picture_is_a_bad_row_with_the_name_that_the_shard_has(tmp_path):
+    path = write_shard(tmp_path / "a.tar", ["red", {".cls": "blue"}, "blue", "red"])
+    (row,) = data.read(path, Request(target="label")).bad
+    assert (row.position, row.place) == (1, "a.tar 000001")
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        (
+            {"a.png": "", "a.cls": "x", "b.png": "", "b.left.png": "", "b.cls": "y"},
+            "sample 'b' has 'b.left.png' and another",
+        ),
+        ({"a.png": "", "a.cls": "x", "a.json": '{"label": "y"}'}, "say 'x' and 'y' for 'label'"),
+        ({"a.png": "", "a.cls": "x", "a.json": "[" * 100_000}, "a.json cannot be read"),
+        ({"a.png": "", "a.cls": "x" * 2_000_000}, "2,000,000 bytes are no label"),
+    ],
+)
+def test_ambiguous_and_broken_samples_are_refused_by_name(members, said, tmp_path):
+    with pytest.raises(DataError, match=said):
+        data.read(write_tar(tmp_path / "a.tar", list(members.items())), Request(target="label"))
+
+
+def test_a_member_that_comes_twice_is_refused(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("a.png", ""), ("a.cls", "x"), ("a.cls", "y")])
+    with pytest.raises(DataError, match=r"'a\.cls' and another"):
+        data.read(path, Request(target="label"))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("damage", ["cut", "header", "joined"])
+def test_a_tar_that_does_not_end_as_it_should_is_refused_whatever_is_in_it(damage, labelled, tmp_path):
+    name = "{}.cls" if labelled else "{}/1.png"
+    members = [member for i in range(20) for member in ((f"{i}.png", picture("red", i)), (name.format(i), "red"))]
+    whole = write_tar(tmp_path / "a.tar", members).read_bytes()
+    with tarfile.open(tmp_path / "a.tar") as bundle:
+        at = bundle.getmembers()[20].offset
+    broken = {"cut": whole[: at + 77], "header": whole[:at] + b"?" * 512 + whole[at + 512 :], "joined": whole + whole}
+    (tmp_path / "a.tar").write_bytes(broken[damage])
+    with pytest.raises(DataError, match=r"cut off at byte|damaged, or another archive follows"):
+        data.read(tmp_path / "a.tar", Request(target="label" if labelled else None))
+
+
+def test_folders_inside_a_shard_say_the_parts_and_names_that_are_no_text_are_read(tmp_path):
+    members = [
+        (f"{part}/caf\udce9{i}{end}", content)
+        for part in ("train", "test")
+        for i in range(3)
+        for end, content in ((".png", picture("red", i)), (".cls", "red" if i else "blue"))
+    ]
+    table = data.read(write_tar(tmp_path / "a.tar", members), Request(target="label")).table
+    assert next(iter(table.ids)) == "train/caf\\xe90"
+    assert list(table.context["parts"].values()) == ["train"] * 3 + ["test"] * 3
+
+
+def test_other_data_beside_packed_files_and_files_that_differ_are_refused(tmp_path):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "a.png").write_bytes(picture("red", 0))
+    write_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"rows\.parquet with pictures inside and also cat/a\.png"):
+        data.read(tmp_path, Request(target="label"))
+    (tmp_path / "cat" / "a.png").unlink()
+    write_parquet(tmp_path / "train.parquet", names=("blue", "red"))
+    with pytest.raises(DataError, match="other columns, types or classes"):
+        data.read(tmp_path, Request(target="label"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "said"),
+    [
+        ([0, 7], ["red", "blue"], "row 1: class 7 is none of the 2"),
+        ([0, 1], ["red", "red"], "two classes of column 'label'"),
+    ],
+)
+def test_classes_that_a_parquet_file_does_not_name_or_names_twice_are_refused(labels, names, said, tmp_path):
+    cells = [{"bytes": picture("red", i)} for i in range(2)]
+    noted = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    table = pa.table({"image": cells, "label": labels}).replace_schema_metadata({"huggingface": json.dumps(noted)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=said):
+        data.read(tmp_path / "a.parquet", Request(target="label"))
+
+
+@pytest.mark.parametrize("noted", [b"[" * 100_000, b'{"info": {"features": ["a"]}}', b'{"info": 3}', b"\xff"])
+def test_notes_of_another_form_in_a_parquet_file_say_nothing(noted, tmp_path):
+    table = pa.table({"image": [picture("red", 0)] * 2, "label": ["a", "b"], "path": ["x", "y"]})
+    parquet.write_table(table.replace_schema_metadata({"huggingface": noted}), tmp_path / "a.parquet")
+    assert data.read(tmp_path / "a.parquet", Request(target="label")).table.target().tolist() == ["a", "b"]
+    assert data.read(tmp_path / "a.parquet", Request(target="path (given)")).table.target().tolist() == ["x", "y"]
 
 
 def test_a_run_on_shards_predicts_a_shard_and_a_parquet_file(tmp_path):

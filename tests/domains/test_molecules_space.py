@@ -166,10 +166,14 @@ def test_a_run_on_an_sdf_predicts_again_and_says_which_rows_have_no_positions(ne
     assert json.loads((done.folder / "plan.json").read_text())["estimates"]["notes"] == ["positions are read as Å"]
 
 
+def data_of(path):
+    return read(path, Request(target="spread"))
+
+
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        (lambda first: [np.nan, 0, 0], "not finite"),
+        (lambda first: [np.nan, 0, 0], "'nan' is no decimal number"),
         (lambda first: [1e30, 0, 0], "a bond of 1e+30"),
         (lambda first: first, "two atoms 0 apart"),
     ],
@@ -185,6 +189,43 @@ def test_atoms_that_cannot_be_where_an_sdf_puts_them_make_a_bad_row(place, reaso
     writer.close()
     (row,) = read(tmp_path / "b.sdf", Request(target="spread")).bad
     assert "molecule 2" in row.place
+    assert reason in row.reason
+
+
+@pytest.mark.parametrize("form", ["V2000", "V3000"])
+@pytest.mark.parametrize("coordinate", ["abc", "1,5000", "", "0x1p3"])
+def test_a_coordinate_that_rdkit_would_take_for_zero_or_for_its_beginning_makes_a_bad_row(coordinate, form, tmp_path):
+    mols = list(Chem.SDMolSupplier(str(write_sdf(tmp_path / "a.sdf", num=3)), removeHs=False))
+    blocks = [Chem.MolToV3KMolBlock(mol) if form == "V3000" else Chem.MolToMolBlock(mol) for mol in mols]
+    lines = blocks[1].splitlines()
+    if form == "V2000":
+        lines[5] = f"{coordinate:>10}{lines[5][10:]}"
+    else:
+        at = next(i for i, line in enumerate(lines) if "BEGIN ATOM" in line) + 2
+        fields = lines[at].split()
+        lines[at] = f"M  V30 {' '.join([*fields[2:4], coordinate or 'x', *fields[5:]])}"
+    blocks[1] = "\n".join(lines) + "\n"
+    (tmp_path / "b.sdf").write_text("".join(f"{block}>  <spread>\n{n}.5\n\n$$$$\n" for n, block in enumerate(blocks)))
+    (row,) = data_of(tmp_path / "b.sdf").bad
+    assert "molecule 2" in row.place
+    assert row.reason.startswith("atom 2: the coordinate")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: text.replace("$$$$\n", "", 1), "two molecules in one record"),
+        (
+            lambda text: text.replace(">  <spread>", ">  <spread>\n7\n\n>  <spread>", 1),
+            "two values of the property 'spread'",
+        ),
+    ],
+)
+def test_records_that_run_into_each_other_and_two_values_of_a_property_make_bad_rows(change, reason, tmp_path):
+    path = write_sdf(tmp_path / "a.sdf", num=3)
+    path.write_text(change(path.read_text()))
+    (row,) = data_of(path).bad
+    assert "molecule 1" in row.place
     assert reason in row.reason
 
 
