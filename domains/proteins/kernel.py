@@ -54,7 +54,7 @@ def load(plan: Plan, folder: Path) -> KernelLearner:
     return KernelLearner(plan, _kernels_for, "sequence").load(folder, _kernels_again)
 
 
-def _kernels_for(sequences: list[str]) -> Kernels:
+def _kernels_for(sequences: list[str], cache: Path | None) -> Kernels:
     variants = aligned_mutants(sequences)
     return SubstitutionKernels(variants.consensus) if variants else CompositionKernels.of(sequences)
 

@@ -66,7 +66,7 @@ def plan_of(table, task, **train):
 
 
 def watch():
-    return SimpleNamespace(log=lambda **event: None, should_stop=lambda: None)
+    return SimpleNamespace(log=lambda **event: None, should_stop=lambda: None, cache=None)
 
 
 def test_effects_are_predicted_for_positions_never_seen_and_after_loading(tmp_path):
