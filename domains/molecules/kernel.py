@@ -14,6 +14,8 @@ from trainers.errors import UsageError
 from trainers.kernel import KernelLearner
 from trainers.settings import KernelSettings
 
+MOST_KERNELS = 20
+"""Each in float32 and float64 while the weights are found, on the rows that decide them."""
 TINY: JSON = {"options": {}, "train": {"tune_rows": 60, "steps": 10}}
 
 
@@ -34,7 +36,7 @@ def plan(facts: Facts, options: Options, settings: KernelSettings, machine: Mach
     return {
         "num_parameters": facts.num_rows * facts.num_outputs,
         "num_steps": settings.steps,
-        "memory_bytes": 48 * facts.num_rows**2,
+        "memory_bytes": 48 * facts.num_rows**2 + MOST_KERNELS * 12 * min(facts.num_rows, settings.tune_rows) ** 2,
         "notes": ["the training molecules become part of the saved model: share it only where you may share them"],
     }
 
