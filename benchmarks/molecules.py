@@ -2,7 +2,7 @@
 
     python benchmarks/molecules.py esol esol.csv            # scaffold split, five seeds, three recipes
     python benchmarks/molecules.py esol-random esol.csv     # random split, with descriptors
-    python benchmarks/molecules.py esol-kernel esol.csv     # the same by a Gaussian process, five seeds
+    python benchmarks/molecules.py esol-kernel esol.csv     # both splits by a Gaussian process, five seeds
     python benchmarks/molecules.py esol-five esol.csv       # the same, five networks side by side
     python benchmarks/molecules.py esol-trees esol.csv      # random split, settings of the trees side by side
     python benchmarks/molecules.py tox21 tox21.csv.gz       # random split, twelve labels with gaps
@@ -50,8 +50,9 @@ def main() -> None:
             for recipe, sets in ((GNN, WITH_DESCRIPTORS), (TREES, {"options.num_trees": 200})):
                 show(recipe, path, SOLUBILITY, seed, sets, split="random")
     elif what == "esol-kernel":
-        for seed in seeds or range(5):
-            show(KERNEL, path, SOLUBILITY, seed, {}, split="random")
+        for split in ("random", None):
+            for seed in seeds or range(5):
+                show(KERNEL, path, SOLUBILITY, seed, {}, split=split)
     elif what == "esol-five":
         for seed in seeds or range(3):
             show(GNN, path, SOLUBILITY, seed, {**WITH_DESCRIPTORS, "options.ensemble": 5}, split="random")

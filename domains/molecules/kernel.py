@@ -14,7 +14,7 @@ from trainers.errors import UsageError
 from trainers.kernel import KernelLearner
 from trainers.settings import KernelSettings
 
-MOST_KERNELS = 20
+MOST_KERNELS = 24
 """Each in float32 and float64 while the weights are found, on the rows that decide them."""
 TINY: JSON = {"options": {}, "train": {"tune_rows": 60, "steps": 10}}
 
@@ -32,11 +32,12 @@ def plan(facts: Facts, options: Options, settings: KernelSettings, machine: Mach
             f"{facts.num_rows:,} training rows are more than train.max_rows ({settings.max_rows:,}): a kernel's memory "
             "grows with the square. Take molecules/fingerprint-trees."
         )
+    tuning = 12 * MOST_KERNELS * settings.tune_samples * min(facts.num_rows, settings.tune_rows) ** 2
     # The matrix, its factor and its inverse in float64, distances and one kernel in float32 with its parts.
     return {
         "num_parameters": facts.num_rows * facts.num_outputs,
         "num_steps": settings.steps,
-        "memory_bytes": 48 * facts.num_rows**2 + MOST_KERNELS * 12 * min(facts.num_rows, settings.tune_rows) ** 2,
+        "memory_bytes": 48 * facts.num_rows**2 + tuning,
         "notes": ["the training molecules become part of the saved model: share it only where you may share them"],
     }
 
