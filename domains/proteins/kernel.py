@@ -19,7 +19,7 @@ from trainers.errors import UsageError
 from trainers.kernel import KernelLearner, Kernels
 from trainers.settings import KernelSettings
 
-MOST_KERNELS = 24
+MOST_KERNELS = 20
 """Each in float32 and float64 while the weights are found, on the rows that decide them."""
 TINY: JSON = {"options": {}, "train": {"tune_rows": 60, "steps": 10}}
 

@@ -46,7 +46,7 @@ class SubstitutionKernels:
             *("constant", "position", "position_gained", "position_gained_like"),
             *("gained", "gained_like", "lost", "lost_gained", "lost_gained_like"),
             *("near", "near_gained_like", "helix", "strand", "far", "surroundings", "surroundings_gained_like"),
-            *("next", "turn", "near_lost_like", "helix_gained_like", "mutated"),
+            *("next", "turn", "near_lost_like", "helix_gained_like"),
         )
 
     def each(self, these: Sequence[str], those: Sequence[str]) -> list[np.ndarray]:
@@ -137,7 +137,6 @@ _PARTS = {
     "turn": ("turn", "", ""),
     "near_lost_like": ("near", "like", ""),
     "helix_gained_like": ("helix", "", "like"),
-    "mutated": ("", "", ""),  # what any substitution costs, so that the wild type itself has a place
 }
 
 
