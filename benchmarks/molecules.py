@@ -2,6 +2,7 @@
 
     python benchmarks/molecules.py esol esol.csv            # scaffold split, five seeds, three recipes
     python benchmarks/molecules.py esol-random esol.csv     # random split, with descriptors
+    python benchmarks/molecules.py esol-kernel esol.csv     # both splits by a Gaussian process, five seeds
     python benchmarks/molecules.py esol-five esol.csv       # the same, five networks side by side
     python benchmarks/molecules.py esol-trees esol.csv      # random split, settings of the trees side by side
     python benchmarks/molecules.py tox21 tox21.csv.gz       # random split, twelve labels with gaps
@@ -24,7 +25,7 @@ from zoo import run
 
 SOLUBILITY = "measured log solubility in mols per litre"
 TOX21 = "NR-AR,NR-AR-LBD,NR-AhR,NR-Aromatase,NR-ER,NR-ER-LBD,NR-PPAR-gamma,SR-ARE,SR-ATAD5,SR-HSE,SR-MMP,SR-p53"
-GNN, TREES = "molecules/gnn-scratch", "molecules/fingerprint-trees"
+GNN, TREES, KERNEL = "molecules/gnn-scratch", "molecules/fingerprint-trees", "molecules/kernel"
 WITH_DESCRIPTORS = {"options.descriptors": True}
 # By the validation score of extremely randomised trees on seed 0 (benchmarks/README.md).
 ON_TOX21 = {"options.features": ["ecfp", "maccs", "descriptors"], "options.num_trees": 500, "options.min_leaf": 2}
@@ -48,6 +49,10 @@ def main() -> None:
         for seed in seeds or range(3):
             for recipe, sets in ((GNN, WITH_DESCRIPTORS), (TREES, {"options.num_trees": 200})):
                 show(recipe, path, SOLUBILITY, seed, sets, split="random")
+    elif what == "esol-kernel":
+        for split in ("random", None):
+            for seed in seeds or range(5):
+                show(KERNEL, path, SOLUBILITY, seed, {}, split=split)
     elif what == "esol-five":
         for seed in seeds or range(3):
             show(GNN, path, SOLUBILITY, seed, {**WITH_DESCRIPTORS, "options.ensemble": 5}, split="random")

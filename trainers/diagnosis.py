@@ -59,37 +59,49 @@ def diverged(
     losses: the finite ones before, oldest first.   peak_lr: what `train.lr` says now.
     """
     is_norm_fine = reading.norm is None or math.isfinite(reading.norm)
-    what = f"the mean loss is {reading.loss:.4g}"
+    what, before = f"the mean loss is {reading.loss:.4g}", losses
     if not is_norm_fine:
         what += f", the norm of its gradient {reading.norm}"
     elif math.isfinite(reading.loss) and reading.loss > max_loss:
         what += f", above train.max_loss={max_loss:g}"
+    elif reading.loss <= max_loss and len(losses) > NUM_RECENT:  # this one is fine: it is the last ones that stay high
+        what, before = f"the mean loss stays high, {median(losses[-NUM_RECENT:]):.4g}", losses[:-NUM_RECENT]
     if num_rollbacks:
         what += f", after going back to an earlier snapshot {num_rollbacks} times"
-    kind, advice = cause(reading, losses, peak_lr=peak_lr, seen=seen or Findings(), is_scaled=is_scaled)
+    level = median(before[-NUM_RECENT:]) if before else None
+    kind, advice = cause(reading, losses, level, peak_lr=peak_lr, seen=seen or Findings(), is_scaled=is_scaled)
     return DivergedError(f"Training diverged at step {reading.step}: {what} (lr {reading.lr:.3g}). {kind}: {advice}")
 
 
 def cause(
-    reading: Reading, losses: Sequence[float], *, peak_lr: float, seen: Findings, is_scaled: bool = False
+    reading: Reading,
+    losses: Sequence[float],
+    level: float | None,
+    *,
+    peak_lr: float,
+    seen: Findings,
+    is_scaled: bool = False,
 ) -> tuple[str, str]:
-    """The name of what went wrong, and what to do. Source of the list: PaLM, arXiv 2204.02311, section 5.1 (spikes);
-    Wortsman et al. 2023, arXiv 2309.14322 (attention logits, output logits)."""
+    """The name of what went wrong, and what to do. level: the loss before that; None where nothing was.
+
+    Source of the list: PaLM, arXiv 2204.02311, section 5.1 (spikes); Wortsman et al. 2023, arXiv 2309.14322 (attention
+    logits, output logits).
+    """
     is_finite = math.isfinite(reading.loss) and math.isfinite(reading.norm or 0.0)
     lower = f"--set train.lr={peak_lr / 5:.2g}"
     if is_scaled and math.isfinite(reading.loss) and not is_finite:
         return "fp16 overflow", "gradients do not fit into float16 at any scale: --set train.precision=bf16 (or fp32)"
-    if not losses and is_finite:
+    if level is None and is_finite:
         return "Loss scale", (
             "This is the first step, before any update: look at the scale of the target and of the inputs. "
             f"If so large a loss is right for this data: --set train.max_loss={2 * reading.loss:.3g}"
         )
-    if not losses:
+    if level is None:
         return "NaN", (
             "This is the first step, before any update: look for values that are not finite in inputs and weights, "
             "or try --set train.precision=fp32"
         )
-    before = f"It was {median(losses[-NUM_RECENT:]):.4g} before. "
+    before = f"It was {level:.4g} before. "
     if seen.embedding_cosine is not None and seen.embedding_cosine > COLLAPSED:
         rate = f"--set train.embedding_lr={peak_lr / 10:.2g}"
         return "Embedding collapse", f"{before}All embeddings point the same way. Slow them down: {rate}"

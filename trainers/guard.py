@@ -192,6 +192,11 @@ def spread(values: Sequence[float]) -> float:
     return 1.4826 * median(abs(value - middle) for value in values)
 
 
+def is_for_nothing(losses: Sequence[float], first: float | None) -> bool:
+    """Whether the last NUM_RECENT losses are no lower than the run's first ones (median `first`): nothing learned is left."""
+    return first is None or median(losses[-NUM_RECENT:]) >= first
+
+
 def stays_high(losses: Sequence[float], first: float | None) -> bool:
     """Whether the last NUM_RECENT losses lie well above those before: by half, or more where losses are noisy.
 

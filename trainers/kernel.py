@@ -120,13 +120,13 @@ def value_of(scores: np.ndarray, known_scores: np.ndarray, known_values: np.ndar
 class KernelLearner:
     """Meets `contract.Learner`. Fits in seconds and exactly, so `fit` never continues.
 
-    make(inputs) -> Kernels, from training inputs alone.   column: the rows' input.   The training inputs are part of the
-    model: a kernel compares new rows with them.
+    make(inputs, cache) -> Kernels, from training inputs alone; cache: a folder that outlives runs, or None.   column: the
+    rows' input.   The training inputs are part of the model: a kernel compares new rows with them.
     """
 
     resumable = False
 
-    def __init__(self, plan: Plan, make: Callable[[list[str]], Kernels], column: str) -> None:
+    def __init__(self, plan: Plan, make: Callable[[list[str], Path | None], Kernels], column: str) -> None:
         self.plan, self.make, self.column = plan, make, column
         self.settings = KernelSettings(**plan.settings)
         self.classes = tuple(plan.facts["classes"])
@@ -145,7 +145,7 @@ class KernelLearner:
                 f"{len(inputs):,} training rows, and a kernel of them all would need too much memory: at most "
                 f"{self.settings.max_rows:,} (train.max_rows). Take another recipe."
             )
-        self.kernels, self.known = self.make(inputs), inputs
+        self.kernels, self.known = self.make(inputs, watch.cache), inputs
         parts = [self._part(inputs, targets, chosen) for chosen in self._samples(len(inputs))]
         weights = fitted_weights(parts, self.settings.steps)
         watch.log(kind="kernels", weights=self._named(weights))

@@ -14,7 +14,7 @@ import torch
 from trainers.checkpoint import STEPS_BACK, Snapshots
 from trainers.contract import JSON, Watch
 from trainers.diagnosis import diverged, findings
-from trainers.guard import LARGEST, Guard, Reading
+from trainers.guard import LARGEST, Guard, Reading, is_for_nothing
 from trainers.settings import Gradient
 from trainers.state import State
 
@@ -46,6 +46,14 @@ def ramp_factor(step: int, since: int | None, low: float) -> float:
     if since is None:
         return 1.0
     return low + (1 - low) * min(1.0, max(0, step - since) / RAMP_STEPS)
+
+
+def _goes_on(began: int, *, is_spent: bool) -> str:
+    """What to say of a loss that stays high where nothing is done about it."""
+    high = f"The loss stays high since about step {began}, "
+    if is_spent:
+        return f"{high}though below its start, after going back {MAX_ROLLBACKS} times: training goes on. Try a lower train.lr."
+    return f"{high}and no snapshot from before is kept: training goes on. To go back in such a case: --set train.save_steps=100"
 
 
 class WayBack:
@@ -101,8 +109,9 @@ class WayBack:
     def go_back(self) -> None:
         """Return to the snapshot before the trouble and pass over its batches.
 
-        Raises DivergedError where that was done three times already, or cannot be done and the run cannot go on.
-        Where the loss only stays high and there is no snapshot, training goes on, which is said.
+        Raises DivergedError where that was done three times already, or cannot be done, and the run cannot go on: the
+        loss is not finite, or as high as where the run began. Else training goes on, which is said: a rate near the
+        highest that works makes such waves, and they end as it falls.
         """
         assert self.lost is not None
         reading, self.lost = self.lost, None
@@ -111,14 +120,14 @@ class WayBack:
         # What was gone back to is to be trusted, even where the next trouble comes soon after it.
         trusted = max(began, state.returned_to or 0)
         folder = self.snapshots.newest_until(trusted) if self.settings.guard else None
-        if state.num_rollbacks >= MAX_ROLLBACKS or (folder is None and self.is_hopeless):
+        is_spent, guard = state.num_rollbacks >= MAX_ROLLBACKS, state.guard
+        if self.is_hopeless and (is_spent or folder is None):
             raise self._diverged(reading)
-        if folder is None:
-            state.guard = Guard()
-            text = (
-                f"The loss stays high since about step {began}, and no snapshot from before is kept: training goes on."
-            )
-            self.watch.log(kind="warning", text=f"{text} To go back in such a case: --set train.save_steps=100")
+        if is_spent and is_for_nothing(guard.losses, guard.first_loss):
+            raise self._diverged(reading)
+        if is_spent or folder is None:
+            state.guard = Guard(first_loss=guard.first_loss, first_norm=guard.first_norm)
+            self.watch.log(kind="warning", text=_goes_on(began, is_spent=is_spent))
             return
         at = state.position
         self._return_to(folder, [max(0, at - (state.step - began)), at + STEPS_AHEAD])

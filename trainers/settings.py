@@ -244,9 +244,10 @@ class KernelSettings(_Settings):
 
     flags: ClassVar[Flags] = {}
     trainer: Literal["kernel"] = "kernel"
-    tune_rows: int = Field(300, gt=10, description="rows of a sample that decides the kernels' weights")
-    tune_samples: int = Field(4, gt=0, description="such samples, drawn at random and disjoint")
-    steps: int = Field(20, gt=0, description="of the search for weights at most")
+    # Four samples of 300 tell little of what few pairs of rows share: of variants of TEM-1, what neighbours have in common.
+    tune_rows: int = Field(1200, gt=10, description="rows of a sample that decides the kernels' weights")
+    tune_samples: int = Field(1, gt=0, description="such samples, drawn at random and disjoint")
+    steps: int = Field(30, gt=0, description="of the search for weights at most")
     target: Literal["ranks", "values"] = Field(
         "ranks", description="numbers by the normal scores of their ranks, for rank correlation, or as they are"
     )

@@ -80,16 +80,17 @@ def maker(kind: str, *, radius: int, num_bits: int) -> Callable[[Chem.Mol], np.n
         return _maccs
     if kind == "descriptors":
         return descriptors
-    generator = _generator(kind, radius, num_bits)
+    found_by = generator(kind, radius, num_bits)
 
     def counts(mol: Chem.Mol) -> np.ndarray:
-        found = generator.GetCountFingerprintAsNumPy(mol)
+        found = found_by.GetCountFingerprintAsNumPy(mol)
         return np.asarray(np.minimum(found, MOST_COUNTED), np.float32)
 
     return counts
 
 
-def _generator(kind: str, radius: int, num_bits: int) -> Any:
+def generator(kind: str, radius: int, num_bits: int) -> Any:
+    """RDKit's generator of one kind of hashed fingerprint."""
     from rdkit.Chem import rdFingerprintGenerator
 
     if kind == "pairs":

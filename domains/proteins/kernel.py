@@ -19,6 +19,8 @@ from trainers.errors import UsageError
 from trainers.kernel import KernelLearner, Kernels
 from trainers.settings import KernelSettings
 
+MOST_KERNELS = 20
+"""Each in float32 and float64 while the weights are found, on the rows that decide them."""
 TINY: JSON = {"options": {}, "train": {"tune_rows": 60, "steps": 10}}
 
 
@@ -35,11 +37,12 @@ def plan(facts: Facts, options: Options, settings: KernelSettings, machine: Mach
             f"{facts.num_rows:,} training rows are more than train.max_rows ({settings.max_rows:,}): a kernel's memory "
             "grows with the square. Take proteins/esm2-embed-head."
         )
+    tuning = 12 * MOST_KERNELS * settings.tune_samples * min(facts.num_rows, settings.tune_rows) ** 2
     # The matrix, its factor and its inverse in float64, and one kernel in float32 with its parts.
     return {
         "num_parameters": facts.num_rows * facts.num_outputs,
         "num_steps": settings.steps,
-        "memory_bytes": 40 * facts.num_rows**2,
+        "memory_bytes": 40 * facts.num_rows**2 + tuning,
         "notes": ["the training sequences become part of the saved model: share it only where you may share them"],
     }
 
@@ -54,7 +57,7 @@ def load(plan: Plan, folder: Path) -> KernelLearner:
     return KernelLearner(plan, _kernels_for, "sequence").load(folder, _kernels_again)
 
 
-def _kernels_for(sequences: list[str]) -> Kernels:
+def _kernels_for(sequences: list[str], cache: Path | None) -> Kernels:
     variants = aligned_mutants(sequences)
     return SubstitutionKernels(variants.consensus) if variants else CompositionKernels.of(sequences)
 

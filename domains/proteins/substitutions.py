@@ -21,8 +21,8 @@ from domains.proteins.signals import AMINO_ACIDS
 from trainers.contract import JSON
 
 NUM_LETTERS = len(AMINO_ACIDS) + 1
-NEAR_RESIDUES, HELIX_RESIDUES, FAR_RESIDUES = 2.0, 6.0, 20.0
-"""Length scales along the chain: neighbours, a few turns, a domain's stretch."""
+NEXT_RESIDUES, NEAR_RESIDUES, TURN_RESIDUES, HELIX_RESIDUES, FAR_RESIDUES = 1.0, 2.0, 5.0, 6.0, 20.0
+"""Length scales along the chain: the next residue, neighbours, a turn or two, a few turns, a domain's stretch."""
 HELIX_PERIOD, STRAND_PERIOD = 3.6, 2.0
 WINDOW = 4
 """Residues to each side that are a position's surroundings."""
@@ -46,6 +46,7 @@ class SubstitutionKernels:
             *("constant", "position", "position_gained", "position_gained_like"),
             *("gained", "gained_like", "lost", "lost_gained", "lost_gained_like"),
             *("near", "near_gained_like", "helix", "strand", "far", "surroundings", "surroundings_gained_like"),
+            *("next", "turn", "near_lost_like", "helix_gained_like"),
         )
 
     def each(self, these: Sequence[str], those: Sequence[str]) -> list[np.ndarray]:
@@ -59,7 +60,7 @@ class SubstitutionKernels:
         """The kernels' sum, each times its weight, (these, those) float32. Kernels of no weight cost nothing."""
         one, other = self._substitutions(these), self._substitutions(those)
         total = np.zeros((len(one.position), len(other.position)), np.float32)
-        for name, weight in zip(self.names()[1:], weights[1:], strict=True):
+        for name, weight in zip(self.names()[1:], weights[1:], strict=False):  # a run of before may know fewer
             if weight > 0:
                 total += np.float32(weight) * self._between(one, other, name)
         return np.asarray(one.rows @ (other.rows @ total.T).T + np.float32(weights[0]))
@@ -83,7 +84,9 @@ class SubstitutionKernels:
         apart = np.abs(np.subtract.outer(np.arange(len(self.consensus)), np.arange(len(self.consensus))))
         kernels: dict[str, Callable[[], np.ndarray]] = {
             "position": lambda: apart == 0,
+            "next": lambda: np.exp(-0.5 * (apart / NEXT_RESIDUES) ** 2),
             "near": lambda: np.exp(-0.5 * (apart / NEAR_RESIDUES) ** 2),
+            "turn": lambda: np.exp(-0.5 * (apart / TURN_RESIDUES) ** 2),
             "far": lambda: np.exp(-0.5 * (apart / FAR_RESIDUES) ** 2),
             "helix": lambda: np.exp(-apart / HELIX_RESIDUES) * np.cos(2 * np.pi * apart / HELIX_PERIOD),
             "strand": lambda: np.exp(-apart / HELIX_RESIDUES) * np.cos(2 * np.pi * apart / STRAND_PERIOD),
@@ -130,6 +133,10 @@ _PARTS = {
     "far": ("far", "", ""),
     "surroundings": ("surroundings", "", ""),
     "surroundings_gained_like": ("surroundings", "", "like"),
+    "next": ("next", "", ""),
+    "turn": ("turn", "", ""),
+    "near_lost_like": ("near", "like", ""),
+    "helix_gained_like": ("helix", "", "like"),
 }
 
 

@@ -52,7 +52,11 @@ def test_kernels_of_substitutions_are_those_written_out_by_hand():
     assert found["position"].tolist() == [[1, 1, 0], [0, 0, 0]]
     assert found["position_gained"].tolist() == [[1, 0, 0], [0, 0, 0]]
     assert found["gained"].tolist() == [[1, 0, 1], [0, 0, 0]]
-    assert found["near"][0] == pytest.approx([1, 1, np.exp(-0.125)])
+    for name, length in (("next", 1), ("near", 2), ("turn", 5)):
+        assert found[name][0] == pytest.approx([1, 1, np.exp(-0.5 / length**2)])
+    turned = np.exp(-1 / 6) * np.cos(2 * np.pi / 3.6)
+    assert found["helix_gained_like"][0, 2] == pytest.approx(turned * found["gained_like"][0, 2])
+    assert found["near_lost_like"][0, 1] == 1
     both = "AA" + WILD[2:]
     assert kernels.each([both], [both])[kernels.names().index("position")][0, 0] == 2
 
@@ -66,7 +70,7 @@ def plan_of(table, task, **train):
 
 
 def watch():
-    return SimpleNamespace(log=lambda **event: None, should_stop=lambda: None)
+    return SimpleNamespace(log=lambda **event: None, should_stop=lambda: None, cache=None)
 
 
 def test_effects_are_predicted_for_positions_never_seen_and_after_loading(tmp_path):

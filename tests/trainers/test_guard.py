@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from trainers.diagnosis import Findings, diverged, mean_cosine, plateau_advice
-from trainers.guard import LARGEST, SMOOTHING, Guard, LossReader, Reading, Smoothed, should_skip, stays_high
+from trainers.guard import (
+    LARGEST,
+    SMOOTHING,
+    Guard,
+    LossReader,
+    Reading,
+    Smoothed,
+    is_for_nothing,
+    should_skip,
+    stays_high,
+)
 from trainers.rollback import next_position, ramp_factor
 
 
@@ -93,6 +103,8 @@ def test_a_loss_that_stays_high_asks_to_go_back_and_single_spikes_do_not():
     assert not stays_high(noise(100) + [9.0] * 9, 1.0)
     assert stays_high(noise(100) + noise(20, level=2.0), 1.0)
     assert not stays_high(noise(100) + noise(20, level=1.2), 1.0)
+    assert is_for_nothing(noise(100) + [2.0] * 20, 2.0)
+    assert not is_for_nothing([9.0] * 100 + [1.9] * 20, 2.0)
     guard, verdicts = seen(noise(100)), []
     for at in range(30):
         verdicts.append(guard.judge(Reading(100 + at, 5.0, 0.1, 1.0), 100.0))
@@ -144,6 +156,12 @@ def test_a_loss_that_is_not_finite_names_step_loss_rate_and_the_next_command():
 
 def test_a_large_loss_names_its_limit():
     assert "1000, above train.max_loss=100" in said(Reading(12, 1000.0, 0.1, 1.0), [0.7] * 20)
+
+
+def test_a_level_that_stays_high_is_told_by_the_steps_that_made_it_and_not_by_the_last_one():
+    text = said(Reading(240, 0.11, 0.1, 1.0), [0.15] * 80 + [0.4, 0.36] * 10, num_rollbacks=3)
+    assert "step 240: the mean loss stays high, 0.38, after going back" in text
+    assert "Spike: It was 0.15 before." in text
 
 
 def test_a_first_step_is_not_blamed_on_the_learning_rate():

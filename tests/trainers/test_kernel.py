@@ -67,11 +67,11 @@ def test_a_kernel_that_explains_nothing_gets_next_to_no_weight():
 def learner(classes=(), **settings):
     facts = {"classes": list(classes)}
     values = KernelSettings(**{"tune_rows": 60, **settings}).model_dump()
-    return KernelLearner(Plan("x/kernel", "x", "task", "m", {}, values, facts), lambda _: Numbers(), "x")
+    return KernelLearner(Plan("x/kernel", "x", "task", "m", {}, values, facts), lambda *_: Numbers(), "x")
 
 
 def watch():
-    return SimpleNamespace(log=lambda **event: None, should_stop=lambda: None)
+    return SimpleNamespace(log=lambda **event: None, should_stop=lambda: None, cache=None)
 
 
 def table(texts, y):
@@ -90,7 +90,7 @@ def test_answers_are_scikit_learns_with_the_same_weights_and_survive_saving(tmp_
     found = fitted.predict(table(texts[1::2], y[1::2])).values
     assert np.allclose(found, model.predict(np.array(texts[1::2], float)[:, None]) * std + mean, atol=1e-6)
     fitted.save(tmp_path)
-    again = learner().load(tmp_path, lambda _: Numbers())
+    again = learner().load(tmp_path, lambda *_: Numbers())
     assert np.array_equal(again.predict(table(texts[1::2], y[1::2])).values, found)
 
 

@@ -1,6 +1,7 @@
 """Skipped steps and going back, in real training: poisoned batches, fp16, and resuming across all of it."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,10 @@ from toys import ToyWatch, VectorTask, plan_of, vector_rows
 from trainers.errors import DivergedError, StoppedError
 from trainers.feed import epoch_windows
 from trainers.gradient import GradientLearner
+from trainers.guard import Guard, Reading
+from trainers.rollback import WayBack
+from trainers.settings import Gradient
+from trainers.state import State
 
 SETTINGS = {"steps": 300, "batch_size": 4, "lr": 0.01, "save_steps": 25, "keep": "last", "clip": None, "warmup": 0.0}
 NUM_STEPS, NUM_WINDOWS = 300, 400
@@ -93,6 +98,27 @@ def test_without_a_snapshot_from_before_training_goes_on_and_says_so(tmp_path):
 def test_after_three_times_it_ends_with_a_diagnosis(tmp_path):
     with pytest.raises(DivergedError, match=r"3 times.*--set train"):
         fitted(tmp_path, {**SETTINGS, "save_steps": 10}, rows=poisoned(range(110, 400), 8), make=honest)
+
+
+@pytest.mark.parametrize("is_hopeless", [False, True])
+@pytest.mark.parametrize("first_loss", [1.0, 0.3])
+def test_after_three_times_training_goes_on_where_the_loss_is_still_below_its_start(tmp_path, first_loss, is_hopeless):
+    losses = [0.15] * 80 + [0.36] * 20
+    state = State(0, 100, 10, step=240, num_rollbacks=3, guard=Guard(losses=losses, first_loss=first_loss))
+    snapshots = SimpleNamespace(wait=lambda: None, newest_until=lambda step: tmp_path)
+    model, watch = torch.nn.Linear(1, 1), ToyWatch(tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    never = pytest.fail
+    way = WayBack(state, Gradient(), snapshots, optimizer, model, watch=watch, restore=never, save=never)
+    way.lost, way.is_hopeless = Reading(240, 0.11, 0.1, 1.0), is_hopeless
+    if is_hopeless or first_loss < 0.36:
+        with pytest.raises(DivergedError, match="stays high"):
+            way.go_back()
+        return
+    way.go_back()
+    assert not way.is_lost
+    assert state.guard == Guard(first_loss=first_loss)
+    assert "though below its start, after going back 3 times" in watch.of_kind("warning")[0]["text"]
 
 
 def test_with_the_guard_off_the_first_bad_loss_ends_it(tmp_path):
