@@ -78,8 +78,8 @@ def test_bases_are_no_recipes() -> None:
 
 
 def test_training_a_planned_recipe_names_the_nearest_ready_one() -> None:
-    with pytest.raises(UsageError, match=r"planned, not built yet\. The nearest ready recipe is medical/nnunet"):
-        load_registry().ready("medical/swin-unetr")
+    with pytest.raises(UsageError, match=r"planned, not built yet\. The nearest ready recipe is genomics/nucleotide"):
+        load_registry().ready("genomics/dnabert2-finetune")
 
 
 @pytest.mark.parametrize(
