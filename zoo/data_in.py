@@ -86,13 +86,17 @@ def named(data: Any) -> str:
 
 def accepted(data: Any) -> Any:
     """A path as it is, a DataFrame with text column names. Raises DataError for anything else, and for cells that hold
-    lists or other containers."""
+    lists, other containers or complex numbers."""
     if isinstance(data, str | Path):
         return data
     if not (hasattr(data, "columns") and hasattr(data, "iloc")):
         raise DataError(f"data is a {type(data).__name__}: give the path of a file or folder, or a pandas DataFrame.")
-    for name in data.columns:
-        cells = data[name]
+    for at, name in enumerate(data.columns):  # by position: a name may come twice
+        cells = data.iloc[:, at]
+        if cells.dtype.kind == "c":
+            raise DataError(
+                f"DataFrame: column {name!r} holds complex numbers. Give real and imaginary parts as columns."
+            )
         if cells.dtype == object and any(isinstance(cell, list | dict | set | tuple | np.ndarray) for cell in cells):
             raise DataError(f"DataFrame: column {name!r} holds lists or other containers. Give one value a cell.")
     return data.rename(columns=str)
