@@ -34,14 +34,13 @@ def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None,
     Raises UsageError for an unknown rule or one whose key is missing, DataError when train or test would be empty.
     """
     chosen = checked_rule(rule or keys.rule, keys)
-    rng = np.random.default_rng([seed, 0x5B117])
     if chosen in keys.named:
-        part = _as_given(replace(keys, given=list(keys.named[chosen]()), group=None), num_rows, rng)
-    else:
-        part = _assign(chosen, keys, num_rows, rng)
+        return replace(make_split(keys.named[chosen](seed), num_rows, seed=seed, named=True), rule=chosen)
+    rng = np.random.default_rng([seed, 0x5B117])
+    part = _assign(chosen, keys, num_rows, rng)
     group = np.arange(num_rows) if keys.group is None else codes(keys.group)
     moved = move_leaks(keys, part, group) if chosen == "grouped" else {}
-    if keys.group is not None and not named and chosen not in keys.named and _is_short(part):
+    if keys.group is not None and not named and _is_short(part):
         chosen, moved = without_groups(chosen, keys), {"optimistic": GROUPS_GIVEN_UP.format(keys.because)}
         part = _assign(chosen, replace(keys, group=None), num_rows, rng)
     if chosen in ("random", "stratified") and _is_short(part) and num_rows >= len(_PARTS):
