@@ -20,7 +20,7 @@ RINGS = (
         "C1CCC({})C({})C1",
         "c1cc({})sc1{}",
         "C1CN({})CC1{}",
-        "c1ccc2c(c1)c({})cc2{}",
+        "c1ccc2cc({})ccc2c1{}",
     ),
     *(
         "c1nc({})ncc1{}",

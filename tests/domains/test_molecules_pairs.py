@@ -22,7 +22,9 @@ SEQUENCES = ["MKTAYIAKQRQISFVKSHFSRQ", "GSHMLEDPVDAFKSSLWWTE", "MNNRWQTYLLKCDEAH
 @pytest.fixture(scope="module")
 def table():
     frame = pd.DataFrame(demo.pairs(num_pairs=600, num_molecules=60, num_families=20, seed=1))
-    return data.read(frame, ASK).table
+    reading = data.read(frame, ASK)
+    assert reading.bad == ()
+    return reading.table
 
 
 @pytest.fixture(scope="module")
