@@ -43,9 +43,9 @@ def load(name: str) -> Demo:
     import pandas as pd
 
     if name == PAIRS:
-        frame = pd.DataFrame(pairs(num_pairs=1500, num_molecules=150, num_families=50))
+        frame = pd.DataFrame(pairs(num_pairs=1500, num_molecules=150, num_families=100))
         about = (
-            f"{len(frame):,} MADE-UP pairs of 150 molecules and 100 proteins in 50 families, in which acids bind basic "
+            f"{len(frame):,} MADE-UP pairs of 150 molecules and 200 proteins in 100 families, in which acids bind basic "
             "proteins and amines acidic ones, on RANDOM weights: nothing is pretrained here. Give --set "
             "options.weights=facebook/esm2_t12_35M_UR50D for the real ones"
         )
