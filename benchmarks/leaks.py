@@ -176,6 +176,19 @@ def families(folder: Path, rng: np.random.Generator) -> list[str]:
     return _table(folder / "proteins.csv", ["sequence", "label"], rows, rng)
 
 
+def targets(folder: Path, rng: np.random.Generator) -> list[str]:
+    """Pairs of simple molecules and proteins of 90 residues; which of two classes they are was tossed for the family."""
+    letters = np.array(list("ACDEFGHIKLMNPQRSTVWY"))
+    molecules = [f"{'C' * a}{b}{'C' * c}{d}" for a in (1, 2, 3, 4) for b in "NOS" for c in (1, 2, 3) for d in "OF"]
+    rows = []
+    for label in _labels(rng):
+        ancestor = rng.choice(letters, 90)
+        for smiles in rng.choice(molecules, ROWS_A_GROUP, replace=False):
+            changes = rng.random(90) < 0.16
+            rows.append([smiles, "".join(np.where(changes, rng.choice(letters, 90), ancestor)), label])
+    return _table(folder / "pairs.csv", ["smiles", "protein", "label"], rows, rng)
+
+
 def loci(folder: Path, rng: np.random.Generator) -> list[str]:
     """Windows of 120 bases that overlap by two thirds or more, every other one read from the other strand."""
     rows = []
@@ -270,6 +283,7 @@ _CNN = ("options.network=test_efficientnet", "options.weights=none", "options.im
 _CNN += ("train.lr=0.003", *_TINY_TRAIN)
 _UNET = ("options.base_features=8", "options.augment=0", "options.test_mirror=false", "train.epochs=25")
 _UNET += ("train.batch_size=8", "train.lr=0.004", "train.ema=null", "train.evaluations=4", *_TINY_TRAIN)
+_PAIRS = ("options.weights=random:2x128", "options.dropout=0", "train.head.epochs=30")
 LEAKS = (
     Leak("patient (column found by its name)", "tabular/xgboost", ("train.rounds=150",), patients),
     Leak("rows that repeat exactly", "tabular/xgboost", ("train.rounds=150",), repeated),
@@ -279,6 +293,7 @@ LEAKS = (
     Leak("patient (names of files)", "medical/nnunet", _UNET, scanned_patients, right_balls),
     Leak("scaffold", "molecules/fingerprint-trees", ("options.num_trees=100",), scaffolds),
     Leak("family of homologues", "proteins/kernel", (), families),
+    Leak("family of proteins that bind", "molecules/drug-target", _PAIRS, targets),
     Leak("overlapping windows, both strands", "genomics/scratch", ("train.epochs=15",), loci),
 )
 

@@ -102,8 +102,8 @@ class Keys:
     given: "train", "valid", "test" or "" (unused) as the user laid the files out.
     stratum: class shares are kept even across parts.
     rule: what the data type chose for this data, and `because` in words.
-    named: splits by a name of their own, for comparison with papers: a function that gives the part of each row, as in
-        `given`. Called only when asked for.
+    named: splits by a name of their own, for comparison with papers or for another question: a function of the seed that
+        gives the keys of that split, its own groups and reason among them. Called only when asked for.
     links: for groups made by similarity: links(these, those) gives, for each position of `these`, the highest
         similarity in [0, 1] to any row of `those` that a search finds, else 0. Splits move what reaches `near`.
     """
@@ -117,7 +117,7 @@ class Keys:
     links: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     near: float = 0.3
     evidence: JSON = field(default_factory=dict)
-    named: Mapping[str, Callable[[], Sequence[str] | np.ndarray]] = field(default_factory=dict)
+    named: Mapping[str, Callable[[int], Keys]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

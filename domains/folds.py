@@ -60,6 +60,8 @@ def make_fold(
     few rows or groups.
     """
     _check_number(fold, num_folds)
+    if rule and rule in keys.named and (own := keys.named[rule](seed)).rule == "grouped":
+        keys, rule, named = own, None, True
     chosen = _dealable(rule or keys.rule, keys)
     group = np.arange(num_rows) if keys.group is None else codes(keys.group)
     given_up: JSON = {}

@@ -26,22 +26,24 @@ _PARTS = ("train", "valid", "test")
 _MOST_ROUNDS = 20
 
 
-def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None, named: bool = False) -> Split:
+def make_split(
+    keys: Keys, num_rows: int, *, seed: int, rule: str | None = None, named: bool = False, called: str = ""
+) -> Split:
     """Divide `num_rows` rows by `keys`; `rule` overrides what the data type chose, and the evidence then says so.
 
     named: the user named the groups or the rule. Else groups that leave no rows for a part are given up, out loud.
+    called: the name of the split, where it has one beside its rule.
 
     Raises UsageError for an unknown rule or one whose key is missing, DataError when train or test would be empty.
     """
     chosen = checked_rule(rule or keys.rule, keys)
-    rng = np.random.default_rng([seed, 0x5B117])
     if chosen in keys.named:
-        part = _as_given(replace(keys, given=list(keys.named[chosen]()), group=None), num_rows, rng)
-    else:
-        part = _assign(chosen, keys, num_rows, rng)
+        return make_split(keys.named[chosen](seed), num_rows, seed=seed, named=True, called=chosen)
+    rng = np.random.default_rng([seed, 0x5B117])
+    part = _assign(chosen, keys, num_rows, rng)
     group = np.arange(num_rows) if keys.group is None else codes(keys.group)
     moved = move_leaks(keys, part, group) if chosen == "grouped" else {}
-    if keys.group is not None and not named and chosen not in keys.named and _is_short(part):
+    if keys.group is not None and not named and _is_short(part):
         chosen, moved = without_groups(chosen, keys), {"optimistic": GROUPS_GIVEN_UP.format(keys.because)}
         part = _assign(chosen, replace(keys, group=None), num_rows, rng)
     if chosen in ("random", "stratified") and _is_short(part) and num_rows >= len(_PARTS):
@@ -50,10 +52,10 @@ def make_split(keys: Keys, num_rows: int, *, seed: int, rule: str | None = None,
     for name, rows in zip(_PARTS, (train, valid, test), strict=True):
         if not len(rows) and name != "valid":
             raise DataError(
-                f"The {chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups."
+                f"The {called or chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups."
             )
     evidence = {**evidence_of(keys, part, group), **overridden(keys, chosen), **moved}
-    return Split(chosen, train, valid, test, group, evidence)
+    return Split(called or chosen, train, valid, test, group, evidence)
 
 
 def _is_short(part: np.ndarray) -> bool:

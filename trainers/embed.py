@@ -1,4 +1,4 @@
-"""Encode every row once, keep the vectors, fit a small head on them.
+"""Encode every row once, keep the vectors, fit a small network on them: a head, or one that sees the rows as well.
 
 The encoder is frozen, so that each row has one vector for good: it is kept in an SQLite file that outlives the run, under
 a key of its content, the encoder's weights and options. The head is trained by the gradient loop on the vectors.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.checkpoint import write_json
-from trainers.contract import JSON, Batch, Plan, Predictions, Role, Watch
+from trainers.contract import JSON, Batch, Plan, Predictions, Role, Task, Watch
 from trainers.feed import cuts_of
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, Outcome, fit_outcome
@@ -52,13 +52,42 @@ class Encoder(Protocol):
         """(rows, width) float32. The network is loaded at the first call."""
 
 
+class OnVectors(Protocol):
+    """What learns on the vectors, by the gradient loop."""
+
+    def statistics(self, train: VectorRows, facts: JSON) -> JSON:
+        """All that is fitted on the training rows, `facts` those of the plan: see `trainers.gradient`."""
+
+    def task(self, statistics: JSON, pretrained: bool) -> Task:
+        """A fresh task on `VectorRows`."""
+
+
 @dataclass(frozen=True)
 class Head:
-    """hidden: width of a hidden layer, 0 for a linear head.   dropout: before each layer."""
+    """Meets `OnVectors`. hidden: width of a hidden layer, 0 for a linear head.   dropout: before each layer."""
 
     hidden: int = 0
     dropout: float = 0.1
     class_weights: ClassWeights = "none"
+
+    def statistics(self, train: VectorRows, facts: JSON) -> JSON:
+        """Mean and spread of each dimension, and the targets', from the training rows."""
+        outcome = fit_outcome(train.target(), facts["classes"], self.class_weights)
+        shape = {"hidden": self.hidden, "dropout": self.dropout}
+        return {**scale_of(train.vectors), "outcome": outcome.as_json(), **shape}
+
+    def task(self, statistics: JSON, pretrained: bool) -> HeadTask:
+        """The head; there are no pretrained ones."""
+        return HeadTask(statistics)
+
+
+def scale_of(vectors: np.ndarray) -> JSON:
+    """Mean and deviation ("mean", "std") of each dimension of (rows, width)."""
+    exact = vectors.astype(np.float64)
+    spread = exact.std(axis=0)
+    # A dimension that never changes carries nothing; dividing by its rounding noise would make it loud.
+    std = np.where(spread > 1e-6 * max(spread.max(initial=0.0), 1e-30), spread, 1.0)
+    return {"mean": exact.mean(axis=0).tolist(), "std": std.tolist()}
 
 
 def embedded(
@@ -128,18 +157,19 @@ class VectorRows:
 
 
 class EmbedLearner:
-    """Meets `contract.Learner`: encode once, fit a head. Resumes: vectors come from the cache, the head from its snapshot.
+    """Meets `contract.Learner`: encode once, fit a head (or whatever meets `OnVectors`). Resumes: vectors come from the
+    cache, the head from its snapshot.
 
     cache: where vectors are kept; set by `fit`, may be set before `predict`. None: nothing is kept.
     """
 
     resumable = True
 
-    def __init__(self, plan: Plan, encoder: Encoder, head: Head) -> None:
-        self.plan, self.encoder, self.shape = plan, encoder, head
+    def __init__(self, plan: Plan, encoder: Encoder, head: OnVectors) -> None:
+        self.plan, self.encoder = plan, encoder
         self.settings = Embed.model_validate(plan.settings)
         self.cache: Path | None = None
-        self.head = GradientLearner(head_plan(plan), self._statistics, make_head)
+        self.head = GradientLearner(head_plan(plan), lambda train: head.statistics(train, plan.facts), head.task)
 
     def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
         """Encode what is new, then train the head."""
@@ -163,10 +193,10 @@ class EmbedLearner:
         write_json(folder / ENCODER_FILE, self.encoder.reference)
 
     @classmethod
-    def load(cls, plan: Plan, folder: Path, find_encoder: Callable[[JSON], Encoder], head: Head) -> EmbedLearner:
+    def load(cls, plan: Plan, folder: Path, find_encoder: Callable[[JSON], Encoder], head: OnVectors) -> EmbedLearner:
         """The learner that `save` wrote. find_encoder(reference) finds the encoder again, or raises MissingError."""
         learner = cls(plan, find_encoder(json.loads((folder / ENCODER_FILE).read_text())), head)
-        learner.head = GradientLearner.load(head_plan(plan), folder / HEAD, make_head)
+        learner.head = GradientLearner.load(head_plan(plan), folder / HEAD, head.task)
         return learner
 
     def _open(self) -> VectorCache:
@@ -175,29 +205,10 @@ class EmbedLearner:
     def _vectors(self, rows: Any, cache: VectorCache, log: Callable[..., None] | None = None) -> np.ndarray:
         return embedded(rows, self.encoder, cache, num_tokens=self.settings.encode_tokens, log=log)
 
-    def _statistics(self, train: VectorRows) -> JSON:
-        """Mean and spread of each dimension, and the targets', from the training rows."""
-        vectors = train.vectors.astype(np.float64)
-        spread = vectors.std(axis=0)
-        outcome = fit_outcome(train.target(), self.plan.facts["classes"], self.shape.class_weights)
-        return {
-            "mean": vectors.mean(axis=0).tolist(),
-            # A dimension that never changes carries nothing; dividing by its rounding noise would make it loud.
-            "std": np.where(spread > 1e-6 * max(spread.max(initial=0.0), 1e-30), spread, 1.0).tolist(),
-            "outcome": outcome.as_json(),
-            "hidden": self.shape.hidden,
-            "dropout": self.shape.dropout,
-        }
-
 
 def head_plan(plan: Plan) -> Plan:
     """The plan of the head alone: the same with the head's own settings."""
     return replace(plan, settings=plan.settings["head"])
-
-
-def make_head(statistics: JSON, pretrained: bool) -> HeadTask:
-    """The head as a task; there are no pretrained heads."""
-    return HeadTask(statistics)
 
 
 class HeadNetwork(nn.Module):
@@ -207,11 +218,11 @@ class HeadNetwork(nn.Module):
         super().__init__()
         mean, std = torch.tensor(statistics["mean"]), torch.tensor(statistics["std"])
         self.mean, self.std = nn.Buffer(mean), nn.Buffer(std)
-        hidden, dropout = statistics["hidden"], statistics["dropout"]
+        width, hidden, dropout = len(mean), statistics["hidden"], statistics["dropout"]
         layers: list[nn.Module] = [nn.Dropout(dropout)]
         if hidden:
-            layers += [nn.Linear(len(mean), hidden), nn.GELU(), nn.Dropout(dropout)]
-        self.layers = nn.Sequential(*layers, nn.Linear(hidden or len(mean), num_outputs))
+            layers += [nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden or width, num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layers((x - self.mean) / self.std)

@@ -45,16 +45,19 @@ def means() -> Baseline:
 
 def forest(facts: Facts) -> Baseline:
     """Random forest of 100 trees on ECFP4 counts, one for each of several targets."""
-
-    def fit(train: Any) -> Callable[[Any], Predictions]:
-        matrix = _features(train)
-        answers = [_fitted(matrix, column, facts) for column in _targets(train.target(), facts)]
-        return lambda rows: _predictions([answer(_features(rows)) for answer in answers], facts)
-
-    return Baseline("ecfp forest", f"ECFP4 fingerprints, random forest of {NUM_TREES} trees", fit)
+    about = f"ECFP4 fingerprints, random forest of {NUM_TREES} trees"
+    return Baseline("ecfp forest", about, lambda train: fit_forest(train, facts, ecfp))
 
 
-def _features(rows: Any) -> np.ndarray:
+def fit_forest(train: Any, facts: Facts, features: Callable[[Any], np.ndarray]) -> Callable[[Any], Predictions]:
+    """The forest, fitted on what `features(rows)` returns: (rows, features)."""
+    matrix = features(train)
+    answers = [_fitted(matrix, column, facts) for column in _targets(train.target(), facts)]
+    return lambda rows: _predictions([answer(features(rows)) for answer in answers], facts)
+
+
+def ecfp(rows: Any) -> np.ndarray:
+    """(rows, bits) float32 counts."""
     return feature_matrix(rows.column("smiles").tolist(), ["ecfp"], radius=RADIUS, num_bits=NUM_BITS)
 
 

@@ -119,6 +119,17 @@ def main_fragment(mol: Chem.Mol) -> Chem.Mol:
     return chosen
 
 
+def fragment_notice(found: Sequence[Parsed]) -> list[str]:
+    """How many molecules have several fragments, and what is done about them."""
+    num = sum(each.num_fragments > 1 for each in found)
+    if not num:
+        return []
+    return [
+        f"{num:,} molecules have several fragments (salts, solvents): all are kept as what was measured; for the split the "
+        "main one counts (with carbon, most heavy atoms)"
+    ]
+
+
 def oddity_notice(found: Sequence[Parsed], places: Sequence[str], known: Sequence[str] = ()) -> list[str]:
     """What is unusual and in which rows. known: oddities that the training rows have too, which need no word."""
     rows: dict[str, list[int]] = {}

@@ -2,6 +2,7 @@
 
 A row is a labelled molecule; its column is always called "smiles" in the table and holds the canonical form
 (`domains.molecules.chemistry`), whatever the file calls it and however it writes it. Other columns are no features.
+Pairs of a molecule and a protein (interaction) are those of `domains.molecules.pairs`.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import pandas as pd
 from domains.baselines import trivial
 from domains.contract import BadRow, Baseline, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.metrics import classification_metrics, label_set_metrics, number_row_metrics, regression_metrics
-from domains.molecules import generated, scaffolds
+from domains.molecules import generated, pairs, scaffolds
 from domains.molecules.baselines import forest, means, shares
-from domains.molecules.chemistry import Parsed, oddity_notice
+from domains.molecules.chemistry import fragment_notice, oddity_notice
 from domains.molecules.ngrams import rival
-from domains.molecules.readers import read_raw
+from domains.molecules.readers import read_raw, row_ids
 from domains.molecules.structures import STRUCTURES
 from domains.molecules.targets import MULTILABEL, MULTIREGRESSION, differing_notice, read_target, stratum_of
 from domains.shared.frames import FrameTable
@@ -36,7 +37,7 @@ from domains.shared.roles import (
 from domains.shared.targets import class_names
 from trainers.errors import DataError
 
-COLUMNS = ("smiles",)
+COLUMNS = ("smiles", "sequence")
 LARGEST_FIRST = "scaffold-largest-first"
 
 
@@ -46,6 +47,8 @@ def read(data: Any, request: Request) -> Reading:
     With `request.facts` the target may be absent; it is checked only if `request.target` is named (evaluating).
     Raises DataError for what holds no SMILES, or no such target.
     """
+    if (request.facts.task if request.facts else request.task) == pairs.TASK:
+        return pairs.read(data, request)
     raw = read_raw(data, request)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(Path(data))
     if not len(raw.frame):
@@ -61,10 +64,10 @@ def read(data: Any, request: Request) -> Reading:
     refuse_target_called("smiles", target.name, where)
     groups = keep_split_columns(columns, raw.frame, request, where=where, target=target.name, uses_found=False)
     known = request.facts.schema["oddities"] if request.facts else ()
-    notices = [*raw.notices, *target.notices, *_fragment_notice(found), *oddity_notice(found, raw.places, known)]
+    notices = [*raw.notices, *target.notices, *fragment_notice(found), *oddity_notice(found, raw.places, known)]
     if request.facts is None and target.task != generated.TASK:
         notices += differing_notice(canonical, target, raw.places)
-    ids = _ids(raw.frame, raw.id_column)
+    ids = row_ids(raw)
     context = {
         STRUCTURES: {str(name): each.structure for name, each in zip(ids, found, strict=True) if each.structure},
         "smiles": raw.smiles,
@@ -77,27 +80,13 @@ def read(data: Any, request: Request) -> Reading:
     return Reading(table, target.task, target.name, tuple(one_a_row(bad)), (*notices, *groups))
 
 
-def _fragment_notice(found: Sequence[Parsed]) -> list[str]:
-    num = sum(each.num_fragments > 1 for each in found)
-    if not num:
-        return []
-    return [
-        f"{num:,} molecules have several fragments (salts, solvents): all are kept as what was measured; for the split the "
-        "main one counts (with carbon, most heavy atoms)"
-    ]
-
-
-def _ids(frame: pd.DataFrame, id_column: str | None) -> np.ndarray:
-    if id_column is None:
-        return np.array([str(i) for i in range(len(frame))], dtype=object)
-    return frame[id_column].astype(str).to_numpy(object)
-
-
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
     """Molecules with the same scaffold stay together, acyclic ones by cluster; so do copies and mirror images.
 
     A column named with --group or --order, or one called "split", is used instead.
     """
+    if task == pairs.TASK:
+        return pairs.keys(table, request, fast=fast)
     stratum = None
     if table.target_name is not None and table.target_name in table.frame.columns:
         stratum = stratum_of(task, table.target())
@@ -122,12 +111,19 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         links=scaffolds.links(distinct.tolist(), code) if compares else None,
         near=2.0,  # nothing moves: scaffolds decide, and the highest similarity is stated as proof
         evidence={**evidence, **figures},
-        named={LARGEST_FIRST: lambda: scaffolds.largest_first(smiles.tolist())},
+        named={LARGEST_FIRST: lambda seed: _largest_first(smiles.tolist(), group[code], stratum)},
     )
+
+
+def _largest_first(canonical: Sequence[str], group: np.ndarray, stratum: np.ndarray | None) -> Keys:
+    because = "the largest scaffolds train (80/10/10), as DeepChem and OGB divide molecules"
+    return Keys("given", because, given=scaffolds.largest_first(canonical).tolist(), group=group, stratum=stratum)
 
 
 def profile(table: FrameTable, task: str, request: Request) -> Profile:
     """Atoms, copies (the same canonical SMILES) and values that are not known, of several targets."""
+    if task == pairs.TASK:
+        return pairs.profile(table)
     smiles = table.column("smiles")
     atoms = np.array([table.context["num_atoms"][each] for each in smiles])
     return Profile(int(smiles.duplicated().sum()), lengths={"heavy atoms": atoms})
@@ -135,12 +131,16 @@ def profile(table: FrameTable, task: str, request: Request) -> Profile:
 
 def likeness(table: FrameTable, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
     """Tanimoto similarity of ECFP4 fingerprints."""
+    if request.task == pairs.TASK:
+        return pairs.likeness(table, these, those)
     highest, position = scaffolds.nearest(table.column("smiles").tolist(), these, those)
     return Likeness("Tanimoto similarity of ECFP4 fingerprints", scaffolds.LIKE, highest, position)
 
 
 def describe(train: FrameTable, task: str, request: Request) -> Facts:
     """Sizes, classes and what is unusual in the training rows."""
+    if task == pairs.TASK:
+        return pairs.describe(train)
     smiles, target = train.column("smiles"), train.target()
     atoms = np.array([train.context["num_atoms"][each] for each in smiles])
     columns = train.context["targets"]
@@ -177,7 +177,7 @@ def metrics(facts: Facts) -> tuple[Metric, ...]:
         return label_set_metrics(facts.classes, first="mean_auc", each=True)
     if facts.task == MULTIREGRESSION:
         return number_row_metrics(facts.schema["targets"])
-    if facts.task == "regression":
+    if not facts.classes:
         return regression_metrics("rmse")
     found = classification_metrics(facts.classes, imbalanced=facts.sizes["largest_share"] > IMBALANCED_SHARE)
     if len(facts.classes) > 2:
@@ -189,5 +189,7 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """Majority, mean or shares; then ECFP4 fingerprints with a random forest. What writes molecules: n-grams of tokens."""
     if facts.task == generated.TASK:
         return rival(1), rival(6)
+    if facts.task == pairs.TASK:
+        return pairs.baselines(facts)
     several = {MULTILABEL: lambda: shares(facts.classes), MULTIREGRESSION: means}
     return several.get(facts.task, lambda: trivial(facts.task))(), forest(facts)

@@ -146,7 +146,7 @@ class GraphTask:
 
     def roles(self) -> Mapping[str, Role]:
         """Tables of kinds are embeddings, matrices of layers are matrices, the last layer is the head."""
-        return {name: _role(name, parameter) for name, parameter in self.model.named_parameters()}
+        return {name: role_of(name, parameter) for name, parameter in self.model.named_parameters()}
 
     def examples(self, train: Any, folder: Path) -> Sequence[tuple[int, Any]]:
         """Graphs are made once and kept in `folder` for a run that resumes."""
@@ -205,7 +205,8 @@ class GraphTask:
         return found["atoms"], found["bonds"], found["edges"].long(), found["molecule"], size, more
 
 
-def _role(name: str, parameter: Tensor) -> Role:
+def role_of(name: str, parameter: Tensor) -> Role:
+    """Of a tensor of a `GraphNetwork`, or of one in an ensemble."""
     name = MEMBER.sub("", name)
     if name.startswith("head."):
         return Role("head", 3)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from rdkit import Chem, rdBase
 
@@ -127,6 +128,13 @@ def id_column(frame: pd.DataFrame, request: Request, smiles: str | None) -> str 
         if name not in (smiles, request.group) and not is_target and values.is_unique and _all_there(values):
             return name
     return None
+
+
+def row_ids(raw: Raw) -> np.ndarray:
+    """(rows,) the id of each row, or its number."""
+    if raw.id_column is None:
+        return np.array([str(i) for i in range(len(raw.frame))], dtype=object)
+    return raw.frame[raw.id_column].astype(str).to_numpy(object)
 
 
 def _all_there(values: pd.Series) -> bool:

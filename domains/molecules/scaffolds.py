@@ -96,10 +96,14 @@ def nearest(canonical: Sequence[str], these: np.ndarray, those: np.ndarray) -> t
     """For each molecule of `these` the highest Tanimoto similarity to one of `those`, and its place among them (-1: none)."""
     if not len(those):
         return np.zeros(len(these)), np.full(len(these), -1)
-    mine, yours = (_fingerprints([canonical[i] for i in rows.tolist()]) for rows in (these, those))
-    found = [np.asarray(DataStructs.BulkTanimotoSimilarity(each, yours)) for each in mine]
-    position = np.array([int(row.argmax()) for row in found], np.int64)
-    return np.array([float(row.max()) for row in found]), position
+    found = similarities(*([canonical[i] for i in rows.tolist()] for rows in (these, those)))
+    return found.max(axis=1), found.argmax(axis=1)
+
+
+def similarities(these: Sequence[str], those: Sequence[str]) -> np.ndarray:
+    """(these, those) Tanimoto similarities of ECFP4 fingerprints."""
+    mine, yours = _fingerprints(these), _fingerprints(those)
+    return np.array([DataStructs.BulkTanimotoSimilarity(each, yours) for each in mine]).reshape(len(mine), len(yours))
 
 
 def largest_first(canonical: Sequence[str]) -> np.ndarray:

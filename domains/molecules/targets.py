@@ -60,12 +60,17 @@ def read_target(raw: Raw, request: Request, where: str) -> Target:
     name, said = named_or_only_target(raw.frame, request, left, where=where, what="SMILES")
     assert name is not None
     task, notice = task_of_target(raw.frame, name, request, comma=raw.comma)
+    return one_target(raw, name, task, request, where=where, said=(*said, *([notice] if notice else [])))
+
+
+def one_target(raw: Raw, name: str, task: str, request: Request, *, where: str, said: Sequence[str] = ()) -> Target:
+    """A column of classes ("classification") or of numbers. Raises DataError where all its values are equal."""
     classes = request.facts.classes if request.facts else ()
     bad = bad_targets(raw.frame[name], task, raw.places, comma=raw.comma, classes=classes)
     values = target_values(raw.frame[name], task, comma=raw.comma)
     if request.facts is None:
         _refuse_constant(values, task, f"{where}: target {name!r}")
-    return Target(name, task, (name,), values, tuple(bad), (*said, *([notice] if notice else [])))
+    return Target(name, task, (name,), values, tuple(bad), tuple(said))
 
 
 def _refuse_constant(values: np.ndarray, task: str, subject: str) -> None:

@@ -112,7 +112,7 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         *("grouped", found.because),
         group=found.group[code],
         stratum=stratum,
-        links=_of_rows(found.links, code),
+        links=similarity.of_rows(found.links, code),
         near=similarity.IDENTITY,
         evidence=found.evidence,
     )
@@ -216,16 +216,3 @@ def check_dna(sequences: Sequence[str], where: str, notices: list[str], *, train
     if training:
         raise DataError(f"{text} Translate them first, or choose another column or data type.")
     notices.append(text)
-
-
-def _of_rows(links: similarity.Links | None, code: np.ndarray) -> similarity.Links | None:
-    """Links between rows from links between distinct sequences; identical ones are 1."""
-    if links is None:
-        return None
-
-    def of_rows(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-        mine, back = np.unique(code[these], return_inverse=True)
-        yours = np.unique(code[those])
-        return np.where(np.isin(mine, yours), 1.0, links(mine, yours))[back]
-
-    return of_rows

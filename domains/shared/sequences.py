@@ -87,7 +87,7 @@ def _from_table(data: Any, request: Request, kind: Kind) -> Raw:
     ]
     reading = read_frame(data, text_columns=_in_any_case(texts), encoding=request.encoding)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
-    sequence = _sequence_column(reading.frame, wanted, request, where, kind)
+    sequence = sequence_column(reading.frame, wanted, request, where, kind)
     if sequence not in _in_any_case(texts):  # found by its letters: read again, so that "NA" stays two residues
         reading = read_frame(data, text_columns=[*_in_any_case(texts), sequence], encoding=request.encoding)
     bad = [BadRow(i, reading.places[i], reason) for i, reason in reading.ragged]
@@ -111,7 +111,11 @@ def _in_any_case(names: Sequence[str]) -> list[str]:
     return [case for name in names for case in dict.fromkeys((name, name.capitalize(), name.upper()))]
 
 
-def _sequence_column(frame: pd.DataFrame, wanted: str | None, request: Request, where: str, kind: Kind) -> str:
+def sequence_column(frame: pd.DataFrame, wanted: str | None, request: Request, where: str, kind: Kind) -> str:
+    """The column of sequences: the one that is `wanted`, one with a usual name, or the only one that holds any.
+
+    Raises DataError where there is none, or several candidates.
+    """
     if wanted is not None and (wanted in frame.columns or "sequence" in request.columns):
         return choose_column(frame, wanted, where, "columns={'sequence': NAME}")
     by_name = {str(name).lower(): str(name) for name in reversed(list(frame.columns)) if name != request.target}
@@ -247,10 +251,13 @@ def repeated_ids(raw: Raw) -> list[BadRow]:
     return bad
 
 
-def settle_repeats(columns: dict[str, Any], target: str | None, task: str, same: Sequence[str]) -> list[str]:
+def settle_repeats(
+    columns: dict[str, Any], target: str | None, task: str, same: Sequence[str], noun: str = "sequence"
+) -> list[str]:
     """Give rows of one sequence one number, the mean of theirs; count those whose classes differ.
 
     same: (rows,) equal for rows of one sequence, "" where there is none.   columns[target] may be changed.
+    noun: what such rows have in common.
     """
     if target is None:
         return []
@@ -261,11 +268,11 @@ def settle_repeats(columns: dict[str, Any], target: str | None, task: str, same:
     if not differ.any():
         return []
     num_rows, num_sequences = int(differ.sum()), rows.loc[differ, "sequence"].nunique()
-    what = f"{num_rows:,} rows hold {counted(num_sequences, 'sequence')} with differing values of {target!r}"
+    what = f"{num_rows:,} rows hold {counted(num_sequences, noun)} with differing values of {target!r}"
     if task == "classification":
         return [Doubt(f"{what}: they stay together in one part, and cannot all be predicted right")]
     columns[target][differ[differ].index] = groups.transform("mean")[differ]
-    return [Doubt(f"{what}: each carries the mean of its sequence")]
+    return [Doubt(f"{what}: each carries the mean of its {noun}")]
 
 
 def counted(count: int, noun: str) -> str:

@@ -167,6 +167,14 @@ def molecules(folder: Path, task: str) -> tuple[Any, str]:
     return _written(frame, folder / "molecules.csv"), "y,z"
 
 
+def binding(folder: Path, task: str) -> tuple[Any, str]:
+    """Made-up pairs of molecules and proteins: acids like basic proteins, amines acidic ones."""
+    from domains.molecules.demo import pairs
+
+    frame = pd.DataFrame(pairs(num_pairs=3 * NUM_ROWS, num_molecules=30, num_families=20))
+    return _written(frame, folder / "pairs.csv"), "affinity"
+
+
 def structures(folder: Path, task: str) -> tuple[Any, str | None]:
     """Molecules alone, each once."""
     data, _ = molecules(folder, "regression")
@@ -313,6 +321,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "medical/swin-unetr": few_scans,
     "text": texts,
     "molecules/smiles-lm": structures,
+    "molecules/drug-target": binding,
     "text/gpt-pretrain": corpus,
     "text/continued-pretrain": corpus,
     "text/few-shot-prompt": prompts,

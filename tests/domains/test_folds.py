@@ -87,7 +87,10 @@ def test_a_class_that_one_fold_has_alone_is_told():
     [
         (Keys("given", "files are called so", given=["train"] * 8 + ["test"] * 2), None),
         (Keys("time", "the last rows", order=list(range(10))), None),
-        (Keys("random", named={"as-in-the-paper": lambda: ["train"] * 10}), "as-in-the-paper"),
+        (
+            Keys("random", named={"as-in-the-paper": lambda seed: Keys("given", given=["train"] * 10)}),
+            "as-in-the-paper",
+        ),
     ],
 )
 def test_parts_that_are_fixed_have_no_folds_and_the_error_says_what_to_do(keys, rule):

@@ -195,7 +195,7 @@ def test_dimensions_are_standardised_by_the_training_rows_and_dead_ones_left_alo
     vectors[:, 4] = 7.0
     from trainers.embed import VectorRows
 
-    statistics = learner._statistics(VectorRows(Texts(rows, [float(i) for i in range(40)]), vectors))
+    statistics = learner.head.compute_statistics(VectorRows(Texts(rows, [float(i) for i in range(40)]), vectors))
     assert np.allclose(statistics["mean"], vectors.mean(axis=0))
     assert np.allclose(statistics["std"], [*vectors.std(axis=0)[:4], 1.0])
 

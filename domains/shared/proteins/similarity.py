@@ -135,6 +135,19 @@ def seconds_estimate(num_sequences: int, num_residues: int, num_cores: int) -> f
     return (prefilter + ALIGN_SECONDS * num_residues) / num_cores
 
 
+def of_rows(links: Links | None, code: np.ndarray) -> Links | None:
+    """Links between rows from links between distinct sequences; identical ones are 1."""
+    if links is None:
+        return None
+
+    def of_rows(these: np.ndarray, those: np.ndarray) -> np.ndarray:
+        mine, back = np.unique(code[these], return_inverse=True)
+        yours = np.unique(code[those])
+        return np.where(np.isin(mine, yours), 1.0, links(mine, yours))[back]
+
+    return of_rows
+
+
 def num_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
