@@ -167,7 +167,7 @@ class BoxTask:
 
     def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator]) -> Batch:
         """Slices (B, 3, S, S) float32, boxes (B, 1, 4) and masks (B, S, S) uint8. Dice counts slices that hold any of it."""
-        found = [self._prompt(*example, rngs[i]) for i, example in enumerate(examples)]
+        found = [self._prompt(example.case, example.boxes, rngs[i]) for i, example in enumerate(examples)]
         slices, boxes, masks = (torch.stack(each) for each in zip(*found, strict=True))
         held = float(masks.flatten(1).any(dim=1).sum())
         return Batch((slices, boxes[:, None], masks), {"dice": held, "cross_entropy": float(len(masks))})

@@ -29,7 +29,7 @@ from trainers.errors import DataError, MissingError
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 """What SAM's pictures are standardised by where the folder does not say."""
-_RANDOM_SIDE, _RANDOM_PATCH = 64, 4
+_RANDOM_SIDE, _RANDOM_PATCH = 64, 8
 _LAYER = re.compile(r"^net\.vision_encoder\.layers\.(\d+)\.")
 # Prompts keep their meaning: MedSAM's authors hold the prompt encoder too. And of the four masks that SAM can answer with
 # the first is for boxes; what makes the others, and what tells how good they are, has no loss.
@@ -166,11 +166,15 @@ def _random_config(layers: int, width: int) -> JSON:
         "num_pos_feats": middle // 2,
         "window_size": _RANDOM_SIDE // _RANDOM_PATCH // 2,
         "global_attn_indexes": [layers - 1],
-        "initializer_range": 0.02,
+        "initializer_range": width**-0.5,
     }
     decoder = {"hidden_size": middle, "mlp_dim": 4 * middle, "num_attention_heads": 2, "iou_head_hidden_dim": middle}
+    # transformers' own 1e-10 and .02 are for weights to be overwritten: a mask, a product of two such layers, would stay 0.
     made = _classes()[0](
-        vision_config=vision, prompt_encoder_config={**size, "hidden_size": middle}, mask_decoder_config=decoder
+        initializer_range=middle**-0.5,
+        vision_config=vision,
+        prompt_encoder_config={**size, "hidden_size": middle},
+        mask_decoder_config=decoder,
     )
     return _plain(made)
 
