@@ -36,10 +36,12 @@ def brighter_part() -> Baseline:
 
 
 def otsu(values: np.ndarray) -> float:
-    """The threshold that leaves the least variance within its two sides.
+    """The threshold that leaves the least variance within its two sides; minus infinity where all values are one.
 
     Source: Otsu 1979, doi 10.1109/TSMC.1979.4310076, equation 18, over a histogram of 64 bins.
     """
+    if values.min() == values.max():
+        return float("-inf")
     counts, edges = np.histogram(values, _BINS)
     centres = (edges[:-1] + edges[1:]) / 2
     below = np.cumsum(counts)[:-1]

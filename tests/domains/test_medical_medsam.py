@@ -115,6 +115,10 @@ def test_otsus_threshold_is_the_cut_with_the_least_variance_within_its_sides():
     assert within(otsu(values)) == pytest.approx(min(map(within, cuts)), rel=0.01)
 
 
+def test_a_box_of_one_intensity_is_all_structure():
+    assert (np.full((1, 1, 1), 7.0) > otsu(np.full((1, 1, 1), 7.0))).all()
+
+
 def test_new_scans_without_boxes_are_refused_and_true_masks_are_boxed(tmp_path):
     folder = phantoms(tmp_path / "scans", num_cases=4, shape=(10, 11, 12))
     reading = data.read(folder, Request(task=TASK))
