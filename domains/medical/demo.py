@@ -42,7 +42,7 @@ def _masked() -> Demo:
 def _boxed() -> Demo:
     """The same scans; the recipe draws boxes around their masks, and begins with random weights."""
     found = _masked()
-    return replace(found, about=f"{found.about}; boxes drawn around them", options={"weights": "random:2x64"})
+    return replace(found, about=f"{found.about}; boxes drawn around them", options={"weights": "random:1x32"})
 
 
 def _labelled() -> Demo:

@@ -29,7 +29,7 @@ from trainers.errors import DataError, MissingError
 
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 """What SAM's pictures are standardised by where the folder does not say."""
-_RANDOM_SIDE, _RANDOM_PATCH = 64, 8
+_RANDOM_SIDE, _RANDOM_PATCH, _FREQUENCIES = 64, 8, 0.3
 _LAYER = re.compile(r"^net\.vision_encoder\.layers\.(\d+)\.")
 # Prompts keep their meaning: MedSAM's authors hold the prompt encoder too. And of the four masks that SAM can answer with
 # the first is for boxes; what makes the others, and what tells how good they are, has no loss.
@@ -90,8 +90,9 @@ def empty(config: JSON) -> Sam:
     """The network with random weights from torch's generator."""
     make_config, make = _classes()
     made = make_config.from_dict(config)
-    # transformers scales random frequencies for published weights to overwrite; drawn so, no two pixels would be alike.
-    made.vision_config.scale = 1.0
+    # transformers draws frequencies for published weights to overwrite, so high that no two pixels are alike. Measured on
+    # random:1x32, made-up scans, 140 steps of 16: Dice of a slice .67 with this scale, .50 with 1, .48 with half of this.
+    made.vision_config.scale = _FREQUENCIES
     return Sam(make(made))
 
 
