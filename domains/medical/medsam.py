@@ -36,7 +36,15 @@ from trainers.settings import Gradient
 
 TINY: JSON = {
     "options": {"weights": "random:1x32"},
-    "train": {"epochs": 64, "batch_size": 14, "lr": 1e-2, "precision": "fp32", "compile": "off", "ema": None},
+    "train": {
+        "epochs": 64,
+        "batch_size": 14,
+        "lr": 1e-2,
+        "precision": "fp32",
+        "compile": "off",
+        "ema": None,
+        "evaluations": 8,
+    },
 }
 _PIXELS_AT_ONCE = 1 << 20
 """Of the slices that are predicted together: one of 1,024 x 1,024."""
