@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from domains.contract import Baseline
-from domains.medical.boxes import Box
+from domains.medical.boxes import Box, sorted_by_size
 from domains.medical.masked import IMAGES
-from domains.medical.prompted import BOXES, sorted_by_size
+from domains.medical.prompted import BOXES
 from domains.medical.volumes import Mask, read_image
 from trainers.contract import Predictions
 

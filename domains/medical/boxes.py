@@ -102,3 +102,8 @@ def slices_of(box: Box, num_slices: int) -> range:
         first = min(num_slices - 1, int((box.low[0] + box.high[0]) / 2))
         last = first + 1
     return range(max(0, first), min(num_slices, last))
+
+
+def sorted_by_size(boxes: Sequence[Box]) -> list[Box]:
+    """The largest first, so that what is drawn later over it is the smaller structure."""
+    return sorted(boxes, key=lambda box: -float(np.prod(np.subtract(box.high, box.low))))

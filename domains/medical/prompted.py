@@ -8,7 +8,7 @@ New scans have no masks, so theirs must be given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -121,8 +121,3 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Mapping[str, str]:
     """As of masks."""
     return masked.plots(test, predictions, facts, folder)
-
-
-def sorted_by_size(boxes: Sequence[Box]) -> list[Box]:
-    """The largest first, so that what is drawn later over it is the smaller structure."""
-    return sorted(boxes, key=lambda box: -float(np.prod(np.subtract(box.high, box.low))))
