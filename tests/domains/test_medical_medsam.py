@@ -21,6 +21,7 @@ from domains.medical.prepare import prepare, prepare_mask
 from domains.medical.prompted import BOXES, TASK
 from domains.medical.shelf import StoredCase
 from domains.medical.volumes import MaskFile
+from domains.shared.forward_cost import forward_cost
 from trainers.errors import DataError
 
 NAMES = ("background", "liver", "left kidney")
@@ -284,3 +285,22 @@ def test_the_loss_is_dice_and_binary_cross_entropy_summed_over_slices_and_dice_s
     assert float(found["dice"].detach()) == pytest.approx(
         float(1 - 2 * (p[0] * y[0]).sum() / (p[0].sum() + y[0].sum())), rel=1e-5
     )
+
+
+def test_the_config_that_the_hub_has_for_sams_base_size_makes_the_network_of_the_paper(tmp_path):
+    """94M parameters; 486 G multiply-adds of the image encoder (the card of timm/samvit_base_patch16.sa1b), two FLOPs each."""
+    parts = {"mask_decoder_config": {"model_type": ""}, "prompt_encoder_config": {"model_type": ""}}
+    vision = {
+        "dropout": 0.0,
+        "initializer_factor": 1.0,
+        "intermediate_size": 6144,
+        "model_type": "",
+        "projection_dim": 512,
+    }
+    config = {"architectures": ["SamModel"], "model_type": "sam", **parts, "vision_config": vision}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    found = sam.config_of(str(tmp_path))
+    cost = forward_cost(lambda: sam.empty(found), sam.side_of(found))
+    assert cost.num_parameters / 1e6 == pytest.approx(93.7, abs=0.1)
+    assert cost.flops / 2e9 == pytest.approx(486, rel=0.01)
