@@ -1,6 +1,7 @@
 """Scans as a data type. What a row is depends on the task, and each kind has a module of its own:
 
 masked    a case: an image of one or more channels with a mask of class numbers
+prompted  the same with a box around each structure
 labelled  a scan, 2-D or 3-D, with a class or a number
 
 See `domains.contract.Domain` for what the functions do.
@@ -23,7 +24,12 @@ from domains.shared.frames import is_table, read_frame
 from trainers.contract import Predictions
 
 COLUMNS = ("path",)
-KIND_OF_TASK = {"segmentation": "masked", "classification": "labelled", "regression": "labelled"}
+KIND_OF_TASK = {
+    "segmentation": "masked",
+    "prompted-segmentation": "prompted",
+    "classification": "labelled",
+    "regression": "labelled",
+}
 _MASK_NAMES = ("mask", "segmentation", "seg")
 
 
@@ -74,9 +80,9 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 
 def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Mapping[str, str]:
     """Outlines of masks on the worst, the median and the best case; nothing for labels."""
-    from domains.medical.masked import KIND, plots
+    from domains.medical.masked import plots
 
-    return plots(test, predictions, facts, folder) if _known(facts) == KIND else {}
+    return {} if _known(facts) == "labelled" else plots(test, predictions, facts, folder)
 
 
 def kind_of(data: Any, request: Request) -> str:

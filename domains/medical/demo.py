@@ -4,6 +4,7 @@ a model does on patients."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel as nib
@@ -14,7 +15,7 @@ from domains.contract import Demo, Request
 from domains.shared.folders import cache_folder, made_once
 from trainers.errors import UsageError, did_you_mean
 
-_NAMES = ("phantoms", "labelled-phantoms")
+_NAMES = ("phantoms", "labelled-phantoms", "boxed-phantoms")
 NUM_CASES, NUM_LABELLED = 40, 60
 SHAPE = (24, 28, 24)
 
@@ -23,7 +24,7 @@ def load(name: str) -> Demo:
     """The demo called `name`."""
     if name not in _NAMES:
         raise UsageError(f"unknown demo {name!r}.{did_you_mean(name, _NAMES)} Known: {', '.join(_NAMES)}.")
-    return _labelled() if name == "labelled-phantoms" else _masked()
+    return {"phantoms": _masked, "labelled-phantoms": _labelled, "boxed-phantoms": _boxed}[name]()
 
 
 def _masked() -> Demo:
@@ -36,6 +37,12 @@ def _masked() -> Demo:
         ),
         options={},
     )
+
+
+def _boxed() -> Demo:
+    """The same scans; the recipe draws boxes around their masks, and begins with random weights."""
+    found = _masked()
+    return replace(found, about=f"{found.about}; boxes drawn around them", options={"weights": "random:1x32"})
 
 
 def _labelled() -> Demo:

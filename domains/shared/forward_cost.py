@@ -26,7 +26,7 @@ def forward_cost(make: Callable[[], torch.nn.Module], side: int) -> Cost:
             sizes.append(output.numel())
 
     with torch.device("meta"), torch.no_grad():
-        model = make().eval()
+        model = make().eval().requires_grad_(False)  # views of parameters that ask for gradients confuse the counter
         for module in model.modules():
             if not list(module.children()):
                 module.register_forward_hook(count)

@@ -195,6 +195,23 @@ def few_scans(folder: Path, task: str) -> tuple[Any, None]:
     return phantoms(folder / "scans", num_cases=12, shape=(16, 16, 16)), None
 
 
+def boxed_scans(folder: Path, task: str) -> tuple[Any, str]:
+    """Half as many scans as a table of paths with a box around each ellipsoid, which new scans need too."""
+    from domains.medical.boxes import boxes_around
+    from domains.medical.demo import phantoms
+    from domains.medical.volumes import MaskFile
+
+    phantoms(folder / "scans", num_cases=NUM_ROWS // 2, shape=(16, 16, 16))
+    rows = []
+    for path in sorted((folder / "scans" / "imagesTr").glob("*.nii.gz")):
+        mask = f"scans/labelsTr/{path.name}"
+        boxes = boxes_around(MaskFile(str(folder / mask), (0, 1, 2)).array())
+        edges = [[f"class {box.position}", *map(int, box.low), *(int(edge) - 1 for edge in box.high)] for box in boxes]
+        text = "; ".join(" ".join(map(str, each)) for each in edges)
+        rows.append({"path": f"scans/imagesTr/{path.name}", "mask": mask, "boxes": text})
+    return _written(pd.DataFrame(rows), folder / "scans.csv"), "mask"
+
+
 def labelled_scans(folder: Path, task: str) -> tuple[Any, str]:
     """Scans of 16 x 16 x 4 voxels with a box that is brighter or darker than the rest, two of a patient."""
     import nibabel as nib
@@ -319,6 +336,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "medical": scans,
     "medical/cnn-finetune": labelled_scans,
     "medical/swin-unetr": few_scans,
+    "medical/medsam": boxed_scans,
     "text": texts,
     "molecules/smiles-lm": structures,
     "molecules/drug-target": binding,
