@@ -217,9 +217,9 @@ def plan(
         recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,
         say=_say,
     )  # fmt: skip
-    forecast = None if fast else forecasts.forecast_of(job, say=_say)
-    if measure:
-        forecast = {**(forecast or {}), "measured_step_seconds": forecasts.measured_step(job)}
+    measured = {"measured_step_seconds": forecasts.measured_step(job)} if measure else {}
+    forecast = (None if fast else forecasts.forecast_of(job, say=_say)) or measured
+    forecast = {**forecast, **measured} or None
     if as_json:
         evidence = {"rule": job.split.rule, **job.split.evidence}
         _print_json({"schema_version": 1, "plan": job.plan.as_json(), "split": evidence, "forecast": forecast})

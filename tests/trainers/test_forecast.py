@@ -132,13 +132,34 @@ def test_time_is_the_longer_of_computing_and_moving():
     assert seconds_of(both, rates) == pytest.approx(4 + 2 + 3 + 3 * 0.5)
 
 
+def past(recipe, took, bound=1.0, shape="s", batch_size=8):
+    return {
+        "time": 0.0, "recipe": recipe, "shape": shape, "batch_size": batch_size, "step_seconds": took,
+        "typical_seconds": took, "bound_seconds": bound,
+    }  # fmt: skip
+
+
 def test_experience_of_the_same_recipe_counts_before_that_of_others():
-    runs = [
-        {"recipe": name, "step_seconds": took, "bound_seconds": 1.0} for name, took in (("a", 2), ("a", 4), ("b", 9))
-    ]
-    assert experience.learned_factor(runs, "a") == 3
-    assert experience.learned_factor(runs, "c") == 4
-    assert experience.learned_factor([], "a") == 1
+    runs = [past("a", 2), past("a", 4), past("b", 9)]
+    assert experience.learned(runs, "a", "other", 1.0).factor == 3
+    assert experience.learned(runs, "c", "other", 1.0).factor == 4
+    assert experience.learned([], "a", "other", 1.0).factor == 1
+    assert not experience.learned(runs, "a", "other", 1.0).is_own
+
+
+def test_of_runs_of_the_same_model_the_nearest_in_size_counts_and_of_those_the_last():
+    runs = [past("a", 30, 10), past("a", 2, 1, batch_size=4), past("a", 5, 1, batch_size=5), past("b", 9)]
+    assert experience.learned(runs, "a", "s", 12.0).factor == 3
+    known = experience.learned(runs, "a", "s", 1.5)
+    assert known.factor == 5
+    assert known.is_own
+    assert "batch 5" in known.source
+
+
+def test_a_few_steps_of_long_rows_tell_of_a_middling_one():
+    step = {"middling_tokens": 100.0}
+    assert experience._typical_seconds(step, {"step_seconds": 9.0, "seconds_per_token": 0.02}) == pytest.approx(2)
+    assert experience._typical_seconds({"middling_tokens": None}, {"step_seconds": 9.0}) == 9
 
 
 def test_the_largest_step_is_found_by_its_padded_size():
@@ -180,7 +201,20 @@ def test_a_few_real_steps_tell_how_long_one_takes(small):
 
     data, target, sets = small
     job = prepare("tabular/mlp", data, request=Request(target=target, task="classification"), wishes=Wishes(sets))
-    assert 0 < forecasts.measured_step(job) < 1
+    assert "roofline" in forecasts.forecast_of(job)["text"]
+    took = forecasts.measured_step(job)
+    assert 0 < took < 1
+    # Half the batch has no more to do, by the same model's measurement.
+    half = prepare(
+        "tabular/mlp",
+        data,
+        request=Request(target=target, task="classification"),
+        wishes=Wishes({**sets, "train.batch_size": max(1, job.plan.settings["batch_size"] // 2)}),
+    )
+    found = forecasts.forecast_of(half)
+    assert f"with batch {job.plan.settings['batch_size']}" in found["text"]
+    assert 0 < found["time"]["seconds"] <= took
+    assert found["time"]["is_measured"]
 
 
 def test_a_run_keeps_its_forecast_and_what_came_of_it(small):
