@@ -73,10 +73,9 @@ def measured_step(job: Job, num_steps: int = 6) -> float | None:
     metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
     with tempfile.TemporaryDirectory(prefix="zoo-plan-") as folder:
         # Without validation rows nothing is judged.
-        learner = family.build(plan)
-        return learner.fit(job.part("train"), job.part("valid").take([]), MeasureWatch(Path(folder), metric)).get(
-            "step_seconds"
-        )
+        watch, none = MeasureWatch(Path(folder), metric), job.part("valid").take([])
+        actual: JSON = family.build(plan).fit(job.part("train"), none, watch)
+    return actual.get("step_seconds")
 
 
 def forecast_of(job: Job, say: Callable[[str], None] | None = None) -> JSON | None:
