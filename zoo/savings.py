@@ -43,7 +43,7 @@ def report_of(job: Job, forecast: JSON) -> JSON:
     peak = _peaks(job)
     singles = [*traced(choices, peak), *counted(job, terms)]
     found: JSON = {"peak_bytes": terms["peak_bytes"], "memory_bytes": limit}
-    found["savings"] = [vars(each) for each in singles]
+    found["savings"] = [vars(each) for each in singles if each.peak_bytes < terms["peak_bytes"]]
     found["proposed"] = None
     if terms["peak_bytes"] > limit:
         found["proposed"] = vars(first_that_fits(choices, peak, limit))
@@ -68,7 +68,7 @@ def sets_of(settings: JSON, options: JSON) -> dict[str, JSON]:
 
 
 def traced(choices: dict[str, JSON], peak: Peak) -> Iterator[Saving]:
-    """Each choice alone."""
+    """Each choice alone that goes with this model."""
     for name, sets in choices.items():
         if (found := peak(sets)) is not None:
             yield Saving(name, as_flags(sets), found)
