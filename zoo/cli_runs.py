@@ -224,9 +224,8 @@ def plan(
         recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,
         say=_say,
     )  # fmt: skip
-    measured = {"measured_step_seconds": forecasts.measured_step(job)} if measure else {}
-    forecast = (None if fast else forecasts.forecast_of(job, say=_say)) or measured
-    forecast = {**forecast, **measured} or None
+    measured: dict[str, Any] = {"measured_step_seconds": forecasts.measured_step(job)} if measure else {}
+    forecast = {**((None if fast else forecasts.forecast_of(job, say=_say)) or {}), **measured} or None
     saved = _savings(job, forecast, wanted=savings)
     if as_json:
         evidence = {"rule": job.split.rule, **job.split.evidence}
