@@ -32,7 +32,7 @@ from trainers.speed import Rates, rates_of, seconds_of
 from trainers.trace import Operation, Trace, num_bytes, stop_at
 
 MOST_SECONDS = 6.0
-"""After which a training goes on without a forecast."""
+"""Of work (others may hold the cores), after which a training goes on without a forecast."""
 Events = list[tuple[int, int]]
 
 
@@ -55,7 +55,7 @@ def forecast(task: Task, parts: Parts, settings: Gradient, *, machine: Machine, 
 
     rows: those that are predicted while training, None without.
     """
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.thread_time() + MOST_SECONDS
     position, share = parts.feed.largest_step()
     batches = sorted(parts.drawn(position).batches, key=input_bytes, reverse=True)
     step = traced_step(task, parts, settings, batches[:2], machine, deadline)
