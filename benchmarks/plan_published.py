@@ -7,12 +7,13 @@ The peak of tensors: weights, gradients, AdamW's states, and what one pass makes
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import transformers
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode, unset_fake_temporarily
 
 from trainers.trace import Trace
 
@@ -85,6 +86,24 @@ def esm2(rows: int) -> Make:
     return make
 
 
+def swin_unetr(rows: int, checkpoint: bool) -> Make:
+    """MONAI's Swin UNETR of 48 features on volumes of 96 x 96 x 96 with 14 organs, as its BTCV tutorial has it."""
+
+    def make() -> tuple[torch.nn.Module, Callable[[torch.nn.Module], torch.Tensor]]:
+        from monai.networks.nets import SwinUNETR
+
+        shapes = torch.utils._python_dispatch._get_current_dispatch_mode()
+        with unset_fake_temporarily():  # its rates of dropped paths are read from a tensor
+            real = SwinUNETR(in_channels=1, out_channels=14, feature_size=48, use_checkpoint=checkpoint)
+        with FakeCopyMode(shapes):
+            model = copy.deepcopy(real)
+        volumes = torch.zeros(rows, 1, 96, 96, 96)
+        labels = torch.zeros(rows, 96, 96, 96, dtype=torch.long)
+        return model, lambda model: torch.nn.functional.cross_entropy(model(volumes).float(), labels)
+
+    return make
+
+
 def _language(model: torch.nn.Module, rows: int, tokens: int) -> torch.Tensor:
     ids = torch.zeros(rows, tokens, dtype=torch.long)
     loss: Any = model(input_ids=ids, labels=ids).loss
@@ -115,6 +134,9 @@ def main() -> None:
         "Llama 2 7B LoRA, bf16, 2 x 1304 tokens": (llama_lora(2, 1304), False),
         "GPT-2 124M, autocast, 12 x 1024 tokens": (gpt2(12), True),
         "ESM-2 650M, autocast, 1 x 1024 tokens": (esm2(1), True),
+        "Swin UNETR 48, autocast, 1 x 96^3": (swin_unetr(1, False), True),
+        "Swin UNETR 48, autocast, checkpointing, 1 x 96^3": (swin_unetr(1, True), True),
+        "Swin UNETR 48, autocast, checkpointing, 4 x 96^3": (swin_unetr(4, True), True),
     }
     for name, (make, is_autocast) in cases.items():
         try:

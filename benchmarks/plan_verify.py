@@ -2,9 +2,10 @@
 
 python benchmarks/plan_verify.py FOLDER [NAME ...]
 
-Every recipe runs twice on its embedded data: small first, so that this machine has experience of it, then in another size,
-and only the second is compared. Memory is the peak of the process while it trains and judges, less what an idle process
-with torch takes. FOLDER keeps the runs and a cache of its own; what is finished there is not run again.
+Each recipe is measured first in a few steps of another batch size on another split of its embedded data (`zoo plan
+--measure --seed 1`), then it runs, and the run is compared with what was said before its first step: memory, the step by
+roofline alone, and the step by what was measured. Memory is the peak of the process while it trains and judges, less what an
+idle process with torch takes. FOLDER keeps the runs and a cache of its own; what is finished there is not run again.
 """
 
 from __future__ import annotations
@@ -17,90 +18,71 @@ from pathlib import Path
 from typing import Any
 
 OFF = {"train.compile": "off"}
-RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "mlp": (
-        "tabular/mlp",
-        {"options.ensemble": 8, "options.width": 1024, "train.batch_size": 128},
-        {"options.ensemble": 32, "options.width": 2048, "train.batch_size": 256},
-    ),
-    "ft": (
-        "tabular/ft-transformer",
-        {"options.width": 128, "options.depth": 4, "train.batch_size": 128},
-        {"options.width": 384, "options.depth": 6, "train.batch_size": 256},
-    ),
-    "gpt": (
-        "text/gpt-pretrain",
-        {"options.depth": 4, "options.width": 256, "train.batch_size": 8},
-        {"options.depth": 6, "options.width": 384, "train.batch_size": 16},
-    ),
-    "encoder": ("text/encoder-classify", {"train.batch_size": 16}, {"train.batch_size": 64}),
+BATCH, MICRO = "train.batch_size", "train.micro_batch_size"
+RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "mlp": ("tabular/mlp", {"options.ensemble": 32, "options.width": 2048}, {BATCH: 128}, {BATCH: 256}),
+    "ft": ("tabular/ft-transformer", {"options.width": 384, "options.depth": 6}, {BATCH: 128}, {BATCH: 256}),
+    "gpt": ("text/gpt-pretrain", {"options.depth": 6, "options.width": 384}, {BATCH: 8}, {BATCH: 16}),
+    "encoder": ("text/encoder-classify", {}, {BATCH: 16}, {BATCH: 64}),
     "seq2seq": (
         "text/seq2seq",
-        {"options.weights": "random:2x128", "train.batch_size": 64},
-        {"options.weights": "random:4x384", "train.batch_size": 256, "train.micro_batch_tokens": None},
+        {"options.weights": "random:4x384", "train.micro_batch_tokens": None},
+        {BATCH: 128},
+        {BATCH: 256},
     ),
-    "cnn": ("images/cnn-finetune", {"options.image_size": 96}, {"options.image_size": 160}),
-    "vit": (
-        "images/vit-scratch",
-        {"train.batch_size": 64, "train.micro_batch_size": 64},
-        {"train.batch_size": 256, "train.micro_batch_size": 256},
-    ),
-    "esm2": ("proteins/esm2-finetune", {"train.batch_size": 32}, {"train.batch_size": 192}),
-    "bases": (
-        "genomics/scratch",
-        {"options.filters": 64, "options.blocks": 2, "train.batch_size": 64},
-        {"options.filters": 256, "options.blocks": 4, "train.batch_size": 256},
-    ),
-    "gnn": ("molecules/gnn-scratch", {"train.batch_size": 50}, {"options.width": 600, "train.batch_size": 400}),
-    "smiles": (
-        "molecules/smiles-lm",
-        {"options.width": 128, "options.depth": 4},
-        {"options.width": 256, "options.depth": 6, "train.batch_size": 128},
-    ),
-    "nnunet": ("medical/nnunet", {"train.batch_size": 2}, {"train.batch_size": 8, "options.base_features": 24}),
+    "cnn": ("images/cnn-finetune", {"options.image_size": 160}, {BATCH: 16}, {BATCH: 32}),
+    "vit": ("images/vit-scratch", {}, {BATCH: 128, MICRO: 128}, {BATCH: 256, MICRO: 256}),
+    "esm2": ("proteins/esm2-finetune", {}, {BATCH: 64}, {BATCH: 192}),
+    "bases": ("genomics/scratch", {"options.filters": 256, "options.blocks": 4}, {BATCH: 128}, {BATCH: 256}),
+    "gnn": ("molecules/gnn-scratch", {"options.width": 600}, {BATCH: 200}, {BATCH: 400}),
+    "smiles": ("molecules/smiles-lm", {"options.width": 256, "options.depth": 6}, {BATCH: 64}, {BATCH: 128}),
+    "nnunet": ("medical/nnunet", {"options.base_features": 24}, {BATCH: 4}, {BATCH: 8}),
 }
-"""By a short name: the recipe, the settings of the run that only teaches, and of the run that is compared."""
+"""By a short name: the recipe, the settings of its model, of the steps that are measured, and of the run that is compared."""
 SIZED = ("encoder", "seq2seq", "esm2")
 """Batches of like length come in random order, so a few of them have no typical time: these runs see every row once."""
 IDLE = "import torch; print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
 
 
-def carried_out(folder: Path, name: str, recipe: str, sets: dict[str, Any], ends: tuple[str, str]) -> dict[str, Any]:
-    """The run `name` below `folder`; its actual.json."""
-    out = folder / name
-    if not (out / "actual.json").exists():
-        pairs = [f"--set={path}={json.dumps(value)}" for path, value in (OFF | sets).items()]
-        command = ["-m", "zoo.cli", "train", recipe, *ends, "--fast", "--out", str(out), *pairs]
-        with (folder / f"{name}.log").open("w") as log:
-            environment = {**os.environ, "ZOO_CACHE": str(folder / "cache")}
-            subprocess.run([sys.executable, *command], stdout=log, stderr=log, env=environment, check=True)
-    return dict(json.loads((out / "actual.json").read_text()))
+def zoo(folder: Path, name: str, *arguments: str, sets: dict[str, Any]) -> None:
+    """Run a verb with the cache in `folder`, which also gets its output as NAME.log."""
+    pairs = [f"--set={path}={json.dumps(value)}" for path, value in (OFF | sets).items()]
+    with (folder / f"{name}.log").open("w") as log:
+        environment = {**os.environ, "ZOO_CACHE": str(folder / "cache")}
+        command = [sys.executable, "-m", "zoo.cli", *arguments, "--fast", *pairs]
+        subprocess.run(command, stdout=log, stderr=log, env=environment, check=True)
 
 
-def line_of(recipe: str, sets: dict[str, Any], actual: dict[str, Any], idle: int) -> str:
+def line_of(recipe: str, sets: dict[str, Any], out: Path, idle: int) -> str:
     """A row of the table."""
+    actual, step = (json.loads((out / name).read_text()) for name in ("actual.json", "forecast.json"))
+    step = step["step"]
     said, was = actual["forecast_memory_bytes"] - idle, actual["peak_training_bytes"] - idle
-    step_said, step_was = actual["forecast_step_seconds"], actual["step_seconds"]
+    took = actual["step_seconds"]
+    measured = f"{step['seconds']:.3g} | {step['seconds'] / took - 1:+.0%}" if step["is_measured"] else "- | -"
     settings = ", ".join(f"{path.split('.')[1]}={value}" for path, value in sets.items())
     return (
-        f"| {recipe} ({settings}) | {said / 1e9:.2f} | {was / 1e9:.2f} | {said / was - 1:+.0%} | {step_said:.3g} | "
-        f"{step_was:.3g} | {step_said / step_was - 1:+.0%} |"
+        f"| {recipe} ({settings}) | {said / 1e9:.2f} | {was / 1e9:.2f} | {said / was - 1:+.0%} | {took:.3g} | "
+        f"{step['bound_seconds']:.3g} | {step['bound_seconds'] / took - 1:+.0%} | {measured} | {actual['num_steps']} |"
     )
 
 
 def main(folder: Path, names: list[str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cache").mkdir(exist_ok=True)
+    (folder / "cache").mkdir(exist_ok=True, parents=True)
     idle = 1024 * int(subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True).stdout)
     print(f"an idle process with torch: {idle / 1e9:.2f} GB\n")
-    print("| run | GB said | GB measured | error | s a step said | s measured | error |\n|---|---|---|---|---|---|---|")
+    heads = ("GB said", "GB", "error", "s a step", "by roofline", "error", "by measurement", "error", "steps")
+    print(f"| run | {' | '.join(heads)} |\n|{'---|' * (1 + len(heads))}", flush=True)
     for name in names or RUNS:
-        recipe, small, large = RUNS[name]
+        recipe, model, other, own = RUNS[name]
+        out, sets = folder / name, model | own
         try:
-            carried_out(folder, f"{name}-small", recipe, small, ("--budget", "6"))
-            ends = ("--epochs", "1") if name in SIZED else ("--budget", "20")
-            print(line_of(recipe, large, carried_out(folder, name, recipe, large, ends), idle), flush=True)
-        except (subprocess.CalledProcessError, KeyError) as error:
+            if not (out / "actual.json").exists():
+                zoo(folder, f"{name}-measure", "plan", recipe, "--measure", "--seed", "1", sets=model | other)
+                ends = ("--epochs", "1") if name in SIZED else ("--budget", "20")
+                zoo(folder, name, "train", recipe, *ends, "--out", str(out), sets=sets)
+            print(line_of(recipe, sets, out, idle), flush=True)
+        except (subprocess.CalledProcessError, OSError, KeyError) as error:
             print(f"| {recipe} | failed: {error} |", flush=True)
 
 

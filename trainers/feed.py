@@ -236,6 +236,12 @@ class Feed:
         at = int(np.argmax(largest))
         return at, float(np.median(costs)) / max(1, costs[at])
 
+    def middling_tokens(self) -> float | None:
+        """What the examples of the median step of the first epoch come to; None where all cost the same."""
+        if self.sizes is None:
+            return None
+        return float(np.median([self.sizes[self.window(step)].sum() for step in range(self.steps_per_epoch)]))
+
     def halve(self) -> bool:
         """Cut micro-batches into halves from now on; False where they are as small as the model allows."""
         rows, tokens, least = self.cut["rows"], self.cut["tokens"], self.cut["min_rows"]

@@ -32,7 +32,7 @@ from trainers.speed import Rates, rates_of, seconds_of
 from trainers.trace import Operation, Trace, num_bytes, stop_at
 
 MOST_SECONDS = 6.0
-"""After which a training goes on without a forecast."""
+"""Of work (others may hold the cores), after which a training goes on without a forecast."""
 Events = list[tuple[int, int]]
 
 
@@ -50,15 +50,12 @@ class Traced:
     operations: list[Operation]
 
 
-def forecast(
-    task: Task, parts: Parts, settings: Gradient, *, machine: Machine, rows: Any, cache: Path, factor: float
-) -> JSON:
-    """Memory in bytes by term and their peak, and the seconds of a middling step.
+def forecast(task: Task, parts: Parts, settings: Gradient, *, machine: Machine, rows: Any, cache: Path) -> JSON:
+    """Memory in bytes by term and their peak, and what a middling step has to do.
 
-    rows: those that are predicted while training, None without.   factor: how much longer steps took on this machine
-    than operations alone, from runs before.
+    rows: those that are predicted while training, None without.
     """
-    deadline = time.monotonic() + MOST_SECONDS
+    deadline = time.thread_time() + MOST_SECONDS
     position, share = parts.feed.largest_step()
     batches = sorted(parts.drawn(position).batches, key=input_bytes, reverse=True)
     step = traced_step(task, parts, settings, batches[:2], machine, deadline)
@@ -67,7 +64,7 @@ def forecast(
     batch_bytes = 2 * sum(input_bytes(each) for each in batches)
     memory = memory_terms(task, parts, step, answers, batch_bytes, settings, machine, other)
     rates = rates_of(machine, cache)
-    return {"memory": memory, "step": time_terms(step, len(batches), share, rates, factor)}
+    return {"memory": memory, "step": time_terms(step, len(batches), share, rates)}
 
 
 def memory_terms(
@@ -134,8 +131,8 @@ def _saves_meanwhile(settings: Gradient) -> bool:
     return settings.save_steps is not None or settings.evaluations not in (None, 1) or (settings.epochs or 2) > 1
 
 
-def time_terms(step: Traced, num_batches: int, share: float, rates: Rates, factor: float) -> JSON:
-    """What a middling step has to do, the seconds that follow from the machine's rates, and those by experience."""
+def time_terms(step: Traced, num_batches: int, share: float, rates: Rates) -> JSON:
+    """What a middling step has to do, and the seconds that follow from the machine's rates alone."""
     # Two of the micro-batches were traced at most; all others cost as much.
     scale = share * max(1.0, num_batches / 2)
     bound = scale * seconds_of(step.operations, rates)
@@ -144,8 +141,6 @@ def time_terms(step: Traced, num_batches: int, share: float, rates: Rates, facto
         "bytes_moved": scale * sum(each.bytes_moved for each in step.operations),
         "num_operations": len(step.operations),
         "bound_seconds": bound,
-        "factor": factor,
-        "seconds": bound * factor,
     }
 
 

@@ -152,7 +152,7 @@ class Meter:
         self.seconds, self.num_tries = 0.0, 0
         self.cut_before: Any = None
         self.whole, self.recent = Spent(), Spent()
-        self.times: deque[float] = deque(maxlen=1000)
+        self.times: deque[tuple[float, float]] = deque(maxlen=1000)
 
     def counting(self) -> contextlib.AbstractContextManager[Any]:
         """A context for the passes of the coming step. It counts one step of the run, and else does nothing."""
@@ -170,7 +170,7 @@ class Meter:
         if is_counted:
             self._settle(window, units)
         elif not is_compiling:
-            self.times.append(seconds)
+            self.times.append((seconds, seconds / max(1.0, units)))
             self.whole.add(units, seconds, self.flops_per_unit)
             self.recent.add(units, seconds, self.flops_per_unit)
 
@@ -185,7 +185,10 @@ class Meter:
 
     def figures(self) -> JSON:
         """The median time of a step, tokens_per_second and mfu of the whole training, and what mfu was worked out from."""
-        found: JSON = {"step_seconds": float(median(self.times)) if self.times else None, **self._figures(self.whole)}
+        found: JSON = {"step_seconds": None, **self._figures(self.whole)}
+        if self.times:
+            # Of each kind the median: the first steps of a run are slow.
+            found["step_seconds"], found[f"seconds_per_{self.unit}"] = map(median, zip(*self.times, strict=True))
         if self.flops_per_unit is None or self.peak is None:
             return found
         return {

@@ -2,6 +2,9 @@
 
 Pieces of other sizes leave holes, and `heap` keeps what is free. No formula says how much that is, so the sequence is put to
 the allocator itself, in a process of its own. Nothing is written into the memory, so none of it is taken.
+
+Every tensor comes with small records. They settle in what aligning a large piece leaves over beside it, and when the piece
+is free again, it cannot grow together with its neighbours: a tensor of the same size may not fit there any more.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from collections.abc import Sequence
 from trainers.heap import KEPT_BYTES
 
 SECONDS = 20
+RECORD_BYTES = (96, 176)
+"""Of a tensor beside its numbers: torch's storage and tensor objects, as malloc is asked for them on 64 bits."""
 _CHILD = """
 import ctypes, json, sys
 libc = ctypes.CDLL(None)
@@ -22,8 +27,9 @@ class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks u f keep".split()]
 libc.mallinfo2.restype = Info
 libc.free.argtypes = [ctypes.c_void_p]
+libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
 libc.posix_memalign.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
-kept, events = json.load(sys.stdin)
+kept, records, events = json.load(sys.stdin)
 libc.mallopt(-3, kept)
 libc.mallopt(-1, (1 << 31) - 1)
 def taken():
@@ -35,10 +41,11 @@ for number, size in events:
     if size:
         if libc.posix_memalign(ctypes.byref(place), 64, size):
             sys.exit("no address space")
-        held[number] = place.value
+        held[number] = [*(libc.malloc(each) for each in records), place.value]
         peak = max(peak, taken())
     elif number in held:
-        libc.free(held.pop(number))
+        for each in held.pop(number):
+            libc.free(each)
 print(peak - base)
 """
 
@@ -50,7 +57,7 @@ def grown_by(events: Sequence[tuple[int, int]]) -> int | None:
     try:
         done = subprocess.run(
             [sys.executable, "-S", "-c", _CHILD],
-            input=json.dumps([KEPT_BYTES, list(events)]),
+            input=json.dumps([KEPT_BYTES, RECORD_BYTES, list(events)]),
             capture_output=True,
             text=True,
             timeout=SECONDS,

@@ -46,7 +46,8 @@ together first."""
 
 
 class _Settings(BaseModel):
-    """`flags`: what the command line's --epochs, --budget and --precision set, as paths below `train`.
+    """`flags`: what the command line's --epochs, --budget and --precision set, as paths below `train`; `steps`: so many and no
+    more, for a measurement.
     has_forecast: whether training begins with a forecast of its memory and time."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -64,6 +65,7 @@ class Gradient(_Settings):
         "budget": lambda value: {"seconds": value, "steps": None, "epochs": None},
         "precision": lambda value: {"precision": value},
         "shard": lambda value: {"shard": value},
+        "steps": lambda value: {"steps": value, "epochs": None, "seconds": None, "evaluations": 1},
     }
     uses_many_processes: ClassVar[bool] = True
     has_forecast: ClassVar[bool] = True
@@ -164,6 +166,11 @@ class Phases(_Settings):
         "budget": lambda value: {"seconds": value},
         "precision": lambda value: {"pretrain.precision": value, "tune.precision": value},
         "shard": lambda value: {"pretrain.shard": value, "tune.shard": value},
+        "steps": lambda value: {
+            "seconds": None,
+            **{f"pretrain.{name}": each for name, each in Gradient.flags["steps"](value).items()},
+            **{f"tune.{name}": each for name, each in Gradient.flags["steps"](value).items()},
+        },
     }
     uses_many_processes: ClassVar[bool] = True
     has_forecast: ClassVar[bool] = True

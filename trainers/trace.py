@@ -143,13 +143,13 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def stop_at(deadline: float, model: torch.nn.Module) -> None:
-    """Let every module of `model` raise TooSlowError, where it is called, from `deadline` (of time.monotonic) on.
+    """Let every module of `model` raise TooSlowError, where it is called, from `deadline` (of time.thread_time) on.
 
     Not from inside of an operation: there an exception may end the process, as PyTorch does not expect one everywhere.
     """
 
     def look(*_: Any) -> None:
-        if time.monotonic() > deadline:
+        if time.thread_time() > deadline:
             raise TooSlowError
 
     for module in model.modules():

@@ -77,6 +77,12 @@ Context = Annotated[int | None, typer.Option("--context", help="of a size questi
 AnyRecipe = Annotated[str | None, typer.Argument(help="TYPE/NAME, see zoo list")]
 Calibrate = Annotated[bool, typer.Option("--calibrate", help="measure how fast this machine computes, and keep it")]
 Measure = Annotated[bool, typer.Option("--measure", help="take a few real steps, and say how long one takes")]
+Savings = Annotated[
+    bool,
+    typer.Option(
+        "--savings", help="forecast what each way to save memory buys; done in any case where it does not fit"
+    ),
+]
 Verify = Annotated[bool, typer.Option("--verify", help="forecasts of this machine's past runs beside what came")]
 
 PURPOSES = (
@@ -177,6 +183,7 @@ def plan(
     measure: Measure = False,
     calibrate: Calibrate = False,
     verify: Verify = False,
+    savings: Savings = False,
     as_json: AsJson = False,
 ) -> None:
     """Fix and show everything that train would do, without training; or answer a size question without any data."""
@@ -217,14 +224,29 @@ def plan(
         recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,
         say=_say,
     )  # fmt: skip
-    forecast = None if fast else forecasts.forecast_of(job, say=_say)
-    if measure:
-        forecast = {**(forecast or {}), "measured_step_seconds": forecasts.measured_step(job)}
+    measured: dict[str, Any] = {"measured_step_seconds": forecasts.measured_step(job)} if measure else {}
+    forecast = {**((None if fast else forecasts.forecast_of(job, say=_say)) or {}), **measured} or None
+    saved = _savings(job, forecast, wanted=savings)
     if as_json:
         evidence = {"rule": job.split.rule, **job.split.evidence}
-        _print_json({"schema_version": 1, "plan": job.plan.as_json(), "split": evidence, "forecast": forecast})
+        _print_json({"schema_version": 1, "plan": job.plan.as_json(), "split": evidence, "forecast": forecast, **saved})
     else:
         print("\n".join([report.plan_lines(job), *forecasts.lines_of(forecast)]))
+        if saved:
+            from zoo.savings import lines_of
+
+            print("\n".join(lines_of(saved["savings"])))
+
+
+def _savings(job: Any, forecast: Any, *, wanted: bool) -> dict[str, Any]:
+    """What could be saved, where it is asked for or has to be. Raises DoesNotFitError where nothing fits."""
+    if not forecast or "memory" not in forecast:
+        return {}
+    if not wanted and forecast["memory"]["peak_bytes"] <= job.plan.machine.memory_bytes:
+        return {}
+    from zoo.savings import report_of
+
+    return {"savings": report_of(job, forecast)}
 
 
 def _show_machine(recipe: str | None, *, calibrate: bool, verify: bool, as_json: bool) -> None:

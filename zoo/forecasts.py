@@ -3,12 +3,9 @@
 Also what this machine's past runs make of their forecasts. Heavy: imports torch.
 """
 
-import contextlib
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +17,7 @@ from trainers.errors import StoppedError
 from trainers.settings import SETTINGS
 from zoo import hardware
 from zoo.job import Job
-from zoo.plan import parts_of
+from zoo.plan import parts_of, with_settings
 
 
 class ForetoldError(Exception):
@@ -52,34 +49,33 @@ class PlanWatch:
 
 
 class MeasureWatch(PlanWatch):
-    """A watch that lets a training take a few steps and notes when each began."""
-
-    def __init__(self, folder: Path, metric: Any, num_steps: int) -> None:
-        super().__init__(folder, metric)
-        self.num_steps, self.began = num_steps, list[float]()
+    """A watch that lets a training take its steps, and says nothing."""
 
     def log(self, **event: Any) -> None:
         """Nothing is told."""
 
-    def should_stop(self) -> str | None:  # type: ignore[override]
-        """Asked before each step."""
-        self.began.append(time.perf_counter())
-        return "planned" if len(self.began) > self.num_steps else None
+    def should_stop(self) -> None:  # type: ignore[override]
+        """Never: the plan has few steps."""
 
 
-def measured_step(job: Job, num_steps: int = 4) -> float | None:
-    """Seconds of a step, the median of a few real ones after the first; None where training does not go by steps."""
+def measured_step(job: Job, num_steps: int = 6) -> float | None:
+    """Seconds of a step, the median of a few real ones; None where training does not go by steps.
+
+    They are kept with the machine's past runs, so forecasts of this recipe and model follow from them from now on.
+    """
     domain, family = parts_of(job.recipe)
-    if not SETTINGS[job.plan.settings["trainer"]].has_forecast:
+    trainer = SETTINGS[job.plan.settings["trainer"]]
+    if not trainer.has_forecast:
         return None
+    plan = with_settings(
+        job.plan, {f"train.{name}": value for name, value in trainer.flags["steps"](num_steps).items()}
+    )
     metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
     with tempfile.TemporaryDirectory(prefix="zoo-plan-") as folder:
-        watch = MeasureWatch(Path(folder), metric, num_steps)
-        # Without validation rows nothing is judged between two steps.
-        with contextlib.suppress(StoppedError):
-            family.build(job.plan).fit(job.part("train"), job.part("valid").take([]), watch)
-    took = [later - earlier for earlier, later in pairwise(watch.began)]
-    return median(took[1:] or took) if took else None
+        # Without validation rows nothing is judged.
+        watch, none = MeasureWatch(Path(folder), metric), job.part("valid").take([])
+        actual: JSON = family.build(plan).fit(job.part("train"), none, watch)
+    return actual.get("step_seconds")
 
 
 def forecast_of(job: Job, say: Callable[[str], None] | None = None) -> JSON | None:

@@ -82,6 +82,13 @@ def test_flops_and_bytes_of_a_product_are_those_of_its_shapes():
     assert trace.operations == [Operation(2 * 20 * 30 * 40, 4 * (20 * 30 + 30 * 40 + 20 * 40), False)]
 
 
+def worked(seconds):
+    """Keep this thread busy for so long."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
 def test_a_trace_that_takes_too_long_ends_between_two_modules():
     """And never inside of an operation, where PyTorch may end the whole process instead."""
     called = []
@@ -89,11 +96,11 @@ def test_a_trace_that_takes_too_long_ends_between_two_modules():
     class Slow(nn.Module):
         def forward(self, x):
             called.append(len(called))
-            time.sleep(0.05)
+            worked(0.05)
             return x + 1
 
     shapes, model = hollow(nn.Sequential(*(Slow() for _ in range(100))))
-    stop_at(time.monotonic() + 0.2, model)
+    stop_at(time.thread_time() + 0.2, model)
     trace = Trace(shapes)
     inputs = trace.faked(torch.zeros(3))
     with shapes, trace, pytest.raises(TooSlowError):
@@ -117,6 +124,12 @@ def test_the_allocator_cannot_use_holes_for_larger_pieces():
     assert replay.grown_by([*holes, *freed, *larger]) > 95 * MIB  # never more than 50 MiB are held
 
 
+def test_tensors_take_more_than_their_numbers():
+    """Single numbers: torch's objects are most of what they take."""
+    grown = replay.grown_by([(number, 4) for number in range(20_000)])
+    assert grown > 20_000 * (4 + sum(replay.RECORD_BYTES))
+
+
 def test_what_the_first_step_leaves_is_made_only_once():
     step = [(0, 10), (1, 5), (1, 0)]  # 0: a state of the optimizer
     story = whole_story(step, [], averages=0, snapshot=0)
@@ -132,13 +145,34 @@ def test_time_is_the_longer_of_computing_and_moving():
     assert seconds_of(both, rates) == pytest.approx(4 + 2 + 3 + 3 * 0.5)
 
 
+def past(recipe, took, bound=1.0, shape="s", batch_size=8):
+    return {
+        "time": 0.0, "recipe": recipe, "shape": shape, "batch_size": batch_size, "step_seconds": took,
+        "typical_seconds": took, "bound_seconds": bound,
+    }  # fmt: skip
+
+
 def test_experience_of_the_same_recipe_counts_before_that_of_others():
-    runs = [
-        {"recipe": name, "step_seconds": took, "bound_seconds": 1.0} for name, took in (("a", 2), ("a", 4), ("b", 9))
-    ]
-    assert experience.learned_factor(runs, "a") == 3
-    assert experience.learned_factor(runs, "c") == 4
-    assert experience.learned_factor([], "a") == 1
+    runs = [past("a", 2), past("a", 4), past("b", 9)]
+    assert experience.learned(runs, "a", "other", 1.0).factor == 3
+    assert experience.learned(runs, "c", "other", 1.0).factor == 4
+    assert experience.learned([], "a", "other", 1.0).factor == 1
+    assert not experience.learned(runs, "a", "other", 1.0).is_own
+
+
+def test_of_runs_of_the_same_model_the_nearest_in_size_counts_and_of_those_the_last():
+    runs = [past("a", 30, 10), past("a", 2, 1, batch_size=4), past("a", 5, 1, batch_size=5), past("b", 9)]
+    assert experience.learned(runs, "a", "s", 12.0).factor == 3
+    known = experience.learned(runs, "a", "s", 1.5)
+    assert known.factor == 5
+    assert known.is_own
+    assert "batch 5" in known.source
+
+
+def test_a_few_steps_of_long_rows_tell_of_a_middling_one():
+    step = {"middling_tokens": 100.0}
+    assert experience._typical_seconds(step, {"step_seconds": 9.0, "seconds_per_token": 0.02}) == pytest.approx(2)
+    assert experience._typical_seconds({"middling_tokens": None}, {"step_seconds": 9.0}) == 9
 
 
 def test_the_largest_step_is_found_by_its_padded_size():
@@ -180,7 +214,20 @@ def test_a_few_real_steps_tell_how_long_one_takes(small):
 
     data, target, sets = small
     job = prepare("tabular/mlp", data, request=Request(target=target, task="classification"), wishes=Wishes(sets))
-    assert 0 < forecasts.measured_step(job) < 1
+    assert "roofline" in forecasts.forecast_of(job)["text"]
+    took = forecasts.measured_step(job)
+    assert 0 < took < 1
+    # Half the batch has no more to do, by the same model's measurement.
+    half = prepare(
+        "tabular/mlp",
+        data,
+        request=Request(target=target, task="classification"),
+        wishes=Wishes({**sets, "train.batch_size": max(1, job.plan.settings["batch_size"] // 2)}),
+    )
+    found = forecasts.forecast_of(half)
+    assert f"with batch {job.plan.settings['batch_size']}" in found["text"]
+    assert 0 < found["time"]["seconds"] <= took
+    assert found["time"]["is_measured"]
 
 
 def test_a_run_keeps_its_forecast_and_what_came_of_it(small):
