@@ -114,7 +114,7 @@ def _assign(rule: str, keys: Keys, num_rows: int, rng: np.random.Generator) -> n
     if rule == "given":
         return _as_given(keys, num_rows, rng)
     if rule == "time":
-        return _by_time(np.asarray(keys.order))
+        return _by_time(sortable(keys.order))
     if rule == "grouped":
         return by_group(codes(keys.group), strata_of(keys, num_rows), np.array(SHARES), rng)
     strata = strata_of(keys, num_rows) if rule == "stratified" else np.zeros(num_rows, np.int64)
@@ -195,6 +195,26 @@ def _first_of_moment(ordered: np.ndarray, position: int) -> int:
     while 0 < position < len(ordered) and ordered[position] == ordered[position - 1]:
         position += 1
     return position
+
+
+def sortable(order: Any) -> np.ndarray:
+    """Numbers in whose order the rows are, of numbers or dates. Raises DataError for text, which has no order in time:
+    01/02/2020 comes before 31/12/2019 there; and for rows without a value."""
+    values = np.asarray(order)
+    if values.dtype.kind == "M":
+        missing, values = np.isnat(values), values.astype("datetime64[ns]").astype(np.int64)
+    elif values.dtype.kind in "biuf":
+        missing = np.isnan(values.astype(np.float64))
+    else:
+        raise DataError(
+            f"The order column holds text ({str(values[0])!r} for one), and text has no order in time. Write dates as "
+            "2020-01-31, or give numbers."
+        )
+    if missing.any():
+        raise DataError(
+            f"{int(missing.sum()):,} rows have no value in the order column. Fill them in, or leave the rows out."
+        )
+    return values
 
 
 def _as_given(keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray:

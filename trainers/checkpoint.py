@@ -76,7 +76,7 @@ def damage(folder: Path) -> str:
         return "it was not finished"
     try:
         hashes = json.loads((folder / MANIFEST).read_text())["sha256"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, RecursionError):
         return f"{MANIFEST} cannot be read"
     for name, expected in hashes.items():
         if not (folder / name).is_file():

@@ -129,6 +129,8 @@ def parse_sets(pairs: Sequence[str]) -> dict[str, Any]:
             found[path.strip()] = json.loads(text)
         except ValueError:
             found[path.strip()] = text
+        except RecursionError:
+            raise UsageError(f"--set {path}: {text[:20]}... is nested too deeply.") from None
     return found
 
 

@@ -94,7 +94,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path}: missing. Is {path.parent} a run folder of zoo train?") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error}). The run folder is damaged.") from None
 
 

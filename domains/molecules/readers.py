@@ -169,7 +169,7 @@ def _records(lines: Sequence[str]) -> list[tuple[int, list[str], list[str]]]:
     for at, line in enumerate([*lines, "$$$$"]):
         if line.startswith("$$$$"):
             record = list(lines[start:at])
-            if any(each.strip() for each in record):
+            if at < len(lines) or any(each.strip() for each in record):  # an empty record is a row, too
                 end = next((i + 1 for i, line in enumerate(record) if line.startswith("M  END")), len(record))
                 found.append((start + 1, record[:end], record[end:]))
             start = at + 1
@@ -200,6 +200,8 @@ def _properties(lines: Sequence[str]) -> tuple[dict[str, str], str]:
 
 def _fault(block: Sequence[str], rest: Sequence[str]) -> str:
     """What RDKit would read in silence: two molecules as one, a value of two, a coordinate that is no number as 0."""
+    if not any(line.strip() for line in block):
+        return "an empty record"
     if any(line.startswith("M  END") for line in rest):
         return "two molecules in one record: the line '$$$$' between them is missing"
     if twice := _properties(rest)[1]:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Doubt, Keys, Request
+from domains.shared.cells import clean_texts
 from domains.shared.frames import FrameTable, choose_column
 from domains.shared.targets import infer_task
 from trainers.errors import DataError
@@ -82,14 +83,34 @@ def keep_split_columns(
     for name in (request.group, request.order):
         if name is not None and (request.facts is None or name in frame.columns):
             columns.setdefault(name, frame[choose_column(frame, name, where, "--group or --order")])
-    if "split" in frame.columns and target != "split":
-        parts = frame["split"].astype(str).str.strip().str.lower()
-        if parts.isin(list(PARTS)).all() and parts.nunique() > 1:
-            columns["split"] = parts.map(PARTS)
+    if "split" in frame.columns and target != "split" and request.facts is None:
+        parts = named_parts(frame["split"], where)
+        if parts is not None:
+            columns["split"] = np.array(parts, dtype=object)
     found = found_group(frame, request, besides=(target,)) if uses_found else None
     if found is not None:
         columns.setdefault(found, frame[found])
     return unnamed_groups(frame, request, besides=(target,), uses=uses_found)
+
+
+def named_parts(values: pd.Series, where: str) -> list[str] | None:
+    """The part of every row that a column "split" names; None where it names none.
+
+    Raises DataError where some rows name a part and others none, or one that nobody knows: whoever wrote the column meant
+    something by it.
+    """
+    texts = [cell.lower() for cell in clean_texts(values).fillna("")]
+    known = {PARTS[text] for text in texts if text in PARTS}
+    if "train" not in known or len(set(texts)) == 1:
+        return None
+    strange = [text for text in texts if text not in PARTS]
+    if strange:
+        told = f"{strange[0]!r}" if strange[0] else "nothing"
+        raise DataError(
+            f"{where}: column 'split' names parts, but says {told} in {len(strange):,} of {len(texts):,} rows. Write train, "
+            "valid or test into each row, or give the column another name."
+        )
+    return [PARTS[text] for text in texts] if len(known) > 1 else None
 
 
 def id_texts(request: Request, names: Sequence[str]) -> set[str]:

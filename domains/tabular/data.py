@@ -16,7 +16,7 @@ from domains.metrics import classification_metrics, regression_metrics
 from domains.shared.cells import clean_texts
 from domains.shared.frames import FrameReading, FrameTable, choose_column, read_frame
 from domains.shared.groupings import equal_rows
-from domains.shared.roles import PARTS, found_group, one_a_row, unnamed_groups
+from domains.shared.roles import found_group, named_parts, one_a_row, unnamed_groups
 from domains.shared.targets import bad_targets, class_names, infer_task, target_values
 from domains.tabular.baselines import linear
 from domains.tabular.columns import converted, described, gives_away, is_row_number, names_like, recognised
@@ -190,7 +190,7 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
         chosen = _repeated_rows(table, task, stratum)
     if request.order and request.order in table.frame.columns:
         because = f"the last rows by {request.order!r} are the test, as in use"
-        chosen = replace(chosen, rule="time", because=because, order=_sortable(table.frame[request.order]))
+        chosen = replace(chosen, rule="time", because=because, order=table.frame[request.order].to_numpy())
     if given is not None:
         chosen = replace(chosen, rule="given", because="the column 'split' names the part of each row", given=given)
     return chosen
@@ -200,18 +200,7 @@ def _given_parts(table: FrameTable) -> list[str] | None:
     name = names_like(table.frame, SPLIT_NAMES)
     if name is None or name == table.target_name:
         return None
-    texts = clean_texts(table.frame[name]).fillna("").str.lower()
-    known = set(texts) <= {*PARTS, ""} and {"train"} <= set(texts) and len(set(texts) - {""}) > 1
-    return [PARTS.get(text, "") for text in texts] if known else None
-
-
-def _sortable(values: pd.Series) -> np.ndarray:
-    """Numbers whose order is the order of the rows: dates and numbers as they are, text by its alphabet."""
-    if pd.api.types.is_datetime64_any_dtype(values.dtype):
-        return values.astype("int64").to_numpy()
-    if pd.api.types.is_numeric_dtype(values.dtype):
-        return values.to_numpy(np.float64)
-    return pd.factorize(values.astype(str), sort=True)[0]
+    return named_parts(table.frame[name], "the data")
 
 
 def _repeated_rows(table: FrameTable, task: str, stratum: Any) -> Keys:

@@ -215,6 +215,7 @@ def test_a_coordinate_that_rdkit_would_take_for_zero_or_for_its_beginning_makes_
     ("change", "reason"),
     [
         (lambda text: text.replace("$$$$\n", "", 1), "two molecules in one record"),
+        (lambda text: "$$$$\n" + text, "an empty record"),
         (
             lambda text: text.replace(">  <spread>", ">  <spread>\n7\n\n>  <spread>", 1),
             "two values of the property 'spread'",

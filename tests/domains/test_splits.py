@@ -3,12 +3,15 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domains.contract import Keys
+from domains.contract import Keys, Request
 from domains.splits import make_split
+from domains.tabular import data as tabular
+from domains.text import data as texts
 from trainers.errors import DataError, UsageError
 
 
@@ -137,3 +140,51 @@ def test_given_parts_without_a_training_row_are_refused_with_groups_too():
     for group in (None, [0, 0, 1]):
         with pytest.raises(DataError, match="leaves no rows for train"):
             make_split(Keys("given", "as laid out", given=["test"] * 3, group=group), 3, seed=0)
+
+
+@pytest.mark.parametrize("order", [["31/12/2019", "01/02/2020"] * 20, np.array(["Jan", "Oct"] * 20, dtype=object)])
+def test_text_has_no_order_in_time(order):
+    with pytest.raises(DataError, match=r"The order column holds text .*2020-01-31"):
+        make_split(Keys("time", order=order), 40, seed=0)
+
+
+@pytest.mark.parametrize(
+    "order", [np.array([*range(39), np.nan]), np.array([*["2020-01-01"] * 39, "NaT"], dtype="datetime64[ns]")]
+)
+def test_rows_without_a_time_are_not_put_anywhere(order):
+    with pytest.raises(DataError, match="1 rows have no value in the order column"):
+        make_split(Keys("time", order=order), 40, seed=0)
+
+
+def test_dates_are_in_order_whatever_their_unit():
+    days = np.datetime64("2020-01-01") + np.arange(40)[::-1]
+    split = make_split(Keys("time", order=days.astype("datetime64[us]")), 40, seed=0)
+    assert days[split.train].max() < days[split.test].min()
+
+
+def with_parts(parts):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"x": rng.normal(size=len(parts)), "y": ["a", "b"] * (len(parts) // 2), "split": parts})
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (["train"] * 20 + ["test"] * 10 + [None] * 10, "says nothing in 10 of 40 rows"),
+        (["train"] * 30 + ["Test"] * 5 + ["tset"] * 5, "says 'tset' in 5 of 40 rows"),
+        (["train"] * 30 + ["holdout"] * 10, "says 'holdout' in 10 of 40 rows"),
+    ],
+)
+def test_rows_that_a_split_column_gives_no_part_are_neither_dropped_nor_is_the_column_a_feature(parts, said):
+    frame = with_parts(parts)
+    reading = tabular.read(frame, Request(target="y"))
+    with pytest.raises(DataError, match=said):
+        tabular.keys(reading.table, reading.task, Request(target="y"), fast=True)
+    with pytest.raises(DataError, match=said):
+        texts.read(frame.assign(text="some words"), Request(target="y"))
+
+
+@pytest.mark.parametrize("parts", [["long", "short"] * 20, ["test", "valid"] * 20])
+def test_a_column_called_split_that_names_no_training_rows_is_a_feature(parts):
+    reading = tabular.read(with_parts(parts), Request(target="y"))
+    assert tabular.keys(reading.table, reading.task, Request(target="y"), fast=True).given is None

@@ -141,3 +141,10 @@ def test_a_folder_of_pickles_is_no_run_and_nothing_in_it_is_opened(tmp_path, mon
             with pytest.raises(UsageError, match=r"run"):
                 act(tmp_path / place)
     assert not (tmp_path / "CANARY").exists()
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "{", "\xff"])
+def test_json_of_a_run_that_cannot_be_read_is_named(text, tmp_path):
+    (tmp_path / "complete.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=r"complete\.json: not readable as JSON"):
+        saved.read_json(tmp_path / "complete.json")
