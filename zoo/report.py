@@ -34,6 +34,8 @@ PLOTS = "plots"
 FILES = "files"
 """Beside predictions.csv: answers that are files."""
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]")
+_LONGEST_NAME = 200
+"""Bytes of an id in the name of a file; with a number before it and a suffix, file systems end at 255."""
 _PACKAGES = (
     *("domain-model-zoo", "torch", "torchvision", "numpy", "pandas", "scikit-learn", "xgboost", "lightgbm", "timm"),
     *("transformers", "fair-esm", "rdkit", "torch-geometric", "safetensors", "monai", "nibabel"),
@@ -80,13 +82,17 @@ def written_files(ids: Sequence[str], predictions: Predictions, folder: Path) ->
     """Write every answer that is a file below `folder`; returns their paths within it, None for no answer."""
     (folder / FILES).mkdir(parents=True, exist_ok=True)
     answers = list(zip(ids, predictions.values, strict=True))
-    names = [value and f"{FILES}/{_NOT_IN_NAMES.sub('_', name)}{value.suffix}" for name, value in answers]
+    names = [value and f"{FILES}/{_file_name(name)}{value.suffix}" for name, value in answers]
     if len(taken := [name for name in names if name]) > len(set(taken)):
         names = [name and name.replace("/", f"/{row:06d}-", 1) for row, name in enumerate(names)]
     for name, value in zip(names, predictions.values, strict=True):
         if name is not None:
             value.write(folder / name)
     return as_objects(names)
+
+
+def _file_name(name: str) -> str:
+    return _NOT_IN_NAMES.sub("_", name).encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 def prediction_frame(ids: Any, predictions: Predictions, *, like: Any) -> Any:

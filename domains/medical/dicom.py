@@ -18,6 +18,9 @@ MOST_PIXELS = 1 << 26
 _SAME_GAP = 0.05
 """Gaps between slices may differ by this share of the usual one: positions are written with few digits."""
 
+_SAME_TAG = 1e-3
+"""Numbers of orientation and spacing are written with few digits as well."""
+
 
 class SeriesError(ValueError):
     """A folder that is no single, whole series; the text says why."""
@@ -57,11 +60,15 @@ def read_series(folder: Path) -> Series:
     SeriesError for several series, missing or repeated slices, and files that cannot be read.
     """
     slices = [_read(path) for path in sorted(folder.iterdir()) if is_slice(path)]
+    if not slices:
+        raise SeriesError(f"{folder.name} holds no DICOM slice")
     series = Counter(str(each.SeriesInstanceUID) for each in slices)
     if len(series) > 1:
         shown = ", ".join(f"{uid} ({num} files)" for uid, num in sorted(series.items()))
         raise SeriesError(f"{folder.name} holds {len(series)} series: {shown}. Give each a folder of its own")
     first = slices[0]
+    for each in slices:
+        _check_alike(first, each)
     across, down = np.array(first.ImageOrientationPatient, float).reshape(2, 3)
     normal = np.cross(across, down)
     slices.sort(key=lambda each: float(np.dot(normal, np.array(each.ImagePositionPatient, float))))
@@ -87,6 +94,20 @@ def _read(path: Path) -> Any:
         return found
     except (pydicom.errors.InvalidDicomError, OSError, ValueError) as error:
         raise SeriesError(f"{path.name} is no readable DICOM file ({error})") from None
+
+
+def _check_alike(first: Any, other: Any) -> None:
+    """Raise SeriesError where two slices are no two layers of one box of voxels, or one holds a single value by its scale."""
+    name, of = Path(other.filename).name, Path(first.filename).name
+    for tag in ("Rows", "Columns"):
+        if first.get(tag) != other.get(tag):
+            raise SeriesError(f"{name} has {other.get(tag)} {tag.lower()}, {of} has {first.get(tag)}")
+    for tag in ("ImageOrientationPatient", "PixelSpacing"):
+        own, theirs = (np.array(each[tag].value, float) for each in (first, other))
+        if own.shape != theirs.shape or not np.allclose(own, theirs, atol=_SAME_TAG):
+            raise SeriesError(f"{name} differs from {of} in {tag}: {theirs.tolist()} beside {own.tolist()}")
+    if float(other.get("RescaleSlope", 1)) == 0:
+        raise SeriesError(f"{name} has a RescaleSlope of 0, which leaves one value")
 
 
 def _values(slice_: Any) -> np.ndarray:

@@ -251,6 +251,28 @@ def test_two_series_in_a_folder_and_a_missing_slice_are_faults(tmp_path):
         read_image([tmp_path / "gap"])
 
 
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ({"ImageOrientationPatient": [0, 1, 0, 1, 0, 0]}, "x.dcm differs from 0.dcm in ImageOrientationPatient"),
+        ({"PixelSpacing": [0.5, 0.8]}, "differs from 0.dcm in PixelSpacing"),
+        ({"RescaleSlope": 0.0}, "RescaleSlope of 0"),
+        ({"Rows": 2}, "x.dcm has 2 rows, 0.dcm has 4"),
+    ],
+)
+def test_a_slice_that_is_no_layer_of_the_others_is_a_fault(tags, said, tmp_path):
+    folder = write_series(tmp_path / "scan", np.zeros((1, 4, 4)))
+    write_slice(folder / "x.dcm", np.zeros((4, 4)), 2.0, **tags)
+    with pytest.raises(VolumeError, match=said):
+        read_image([folder])
+
+
+def test_an_empty_folder_is_no_scan(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(VolumeError):
+        read_image([tmp_path / "empty"])
+
+
 def test_folders_of_series_with_masks_beside_them_are_cases(tmp_path):
     for number in range(3):
         folder = write_series(tmp_path / "images" / f"p{number}", np.full((5, 6, 7), number))
