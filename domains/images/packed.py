@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from domains.images.layout import PARTS, is_junk, is_picture
 from domains.shared.archives import SUFFIXES as ARCHIVES
 from domains.shared.archives import check_archive, is_archive
 from domains.shared.folders import cache_folder, made_once
-from domains.shared.frames import PARQUET_SUFFIXES, is_table, parquet_file
+from domains.shared.frames import FREE_UNPACKED_BYTES, MAX_UNPACK_RATIO, PARQUET_SUFFIXES, is_table, parquet_file
 from trainers.errors import DataError
 
 ROWS, ABOUT, PATH, LABEL = "rows.parquet", "rows.json", "path", "label"
@@ -99,24 +100,47 @@ def _once(sources: Sequence[Path], root: Path) -> Laid:
         rows: list[dict[str, Any]] = []
         about: list[tuple[str, str, str]] = []
         for source, name in zip(sources, names, strict=True):
+            room = max(FREE_UNPACKED_BYTES, MAX_UNPACK_RATIO * source.stat().st_size)
             for row in _rows_of(source):
                 file = None if row.content is None else f"{len(rows):08d}{_suffix(row.content)}"
                 if row.content is not None and file is not None:
+                    room -= len(row.content)
+                    if room < 0:
+                        raise DataError(f"{source}: unpacks to over {MAX_UNPACK_RATIO} times its size, like a bomb.")
                     (folder / file).write_bytes(row.content)
                 rows.append({PATH: file, **_renamed(row.columns)})
                 about.append((row.name, f"{name} {row.name}", _part(name, row.name)))
         if not rows:
             raise DataError(f"{root}: there is no picture in {', '.join(names)}.")
         _write_rows(rows, folder / ROWS)
-        (folder / ABOUT).write_text(json.dumps(about))
+        (folder / ABOUT).write_text(json.dumps({"rows": about, "hashes": _hashes(folder)}))
 
-    folder = made_once(cache_folder() / "laid-out" / _mark(sources, names), write)
-    about = json.loads((folder / ABOUT).read_text())
+    folder = cache_folder() / "laid-out" / _mark(sources, names)
+    if folder.exists() and not _is_whole(folder):
+        shutil.rmtree(folder)
+    about = json.loads((made_once(folder, write) / ABOUT).read_text())["rows"]
     ids, places, parts = ([row[at] for row in about] for at in range(3))
     if len(set(ids)) < len(ids):
         ids = places
     given = dict(zip(_paths(folder / ROWS), parts, strict=True)) if {"train"} < set(parts) else {}
     return Laid(folder / ROWS, ids, places, {file: part for file, part in given.items() if file and part})
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Of every file by its name, but the one that they are kept in."""
+    return {
+        path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.name != ABOUT
+    }
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder of the cache is as it was written: pictures that changed places would be taken for others."""
+    try:
+        return bool(json.loads((folder / ABOUT).read_text())["hashes"] == _hashes(folder))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _mark(sources: Sequence[Path], names: Sequence[str]) -> str:

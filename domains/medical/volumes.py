@@ -216,7 +216,12 @@ def _stored(path: Path) -> tuple[np.ndarray, np.ndarray, Sequence[str]]:
     try:
         image: Any = nib.load(path)
         _refuse_absurd(image, path)
-        return np.asanyarray(image.dataobj), np.asarray(image.affine, np.float64), ()
+        values = np.asanyarray(image.dataobj)
+        if values.dtype.kind not in "biuf":
+            raise VolumeError(f"{path.name} holds {image.get_data_dtype()} voxels: give one real number a voxel")
+        return values, np.asarray(image.affine, np.float64), ()
+    except VolumeError:
+        raise
     except ImageFileError as error:
         raise VolumeError(f"{path.name} is no readable NIfTI file ({str(error).splitlines()[0]})") from None
     except (OSError, ValueError, EOFError, OverflowError, zlib.error) as error:

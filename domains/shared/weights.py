@@ -166,7 +166,9 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     tensors = found.get("state_dict", found.get("model", found)) if isinstance(found, dict) else found
     import torch
 
-    if not isinstance(tensors, dict) or not all(isinstance(value, torch.Tensor) for value in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in tensors.items()
+    ):
         raise DataError(f"{path}: holds no table of named tensors. Save model.state_dict(), best as safetensors.")
     return tensors
 
@@ -185,7 +187,8 @@ def read_torch(path: Path) -> object:
             "Save the state_dict as safetensors and give that."
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: not a readable PyTorch file ({str(error).splitlines()[0]}).") from None
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path}: not a readable PyTorch file ({said}).") from None
 
 
 @contextmanager

@@ -235,3 +235,28 @@ def test_a_table_of_paths_stays_one(tmp_path):
     pd.DataFrame({"path": ["a.png"] * 2, "label": ["r", "b"]}).to_parquet(tmp_path / "rows.parquet")
     reading = data.read(tmp_path / "rows.parquet", Request(target="label"))
     assert reading.table.context["root"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["swapped", "gone", "rows", "about"])
+def test_a_cache_that_is_no_longer_as_it_was_written_is_made_anew(damage, tmp_path):
+    path = write_parquet(tmp_path / "a.parquet")
+    first = data.read(path, Request(target="label"))
+    one, other = first.files[0], first.files[1]
+    if damage == "swapped":
+        content = one.read_bytes()
+        one.write_bytes(other.read_bytes())
+        other.write_bytes(content)
+    else:
+        {"gone": one, "rows": one.parent / "rows.parquet", "about": one.parent / "rows.json"}[damage].unlink()
+    again = data.read(path, Request(target="label"))
+    prints = [[found.pixels for found in reading.table.context["prints"].values()] for reading in (first, again)]
+    assert prints[0] == prints[1]
+    assert again.bad == ()
+
+
+def test_a_parquet_file_that_unpacks_to_a_multiple_of_its_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("domains.images.packed.FREE_UNPACKED_BYTES", 0)
+    table = pa.table({"image": [picture("red", 0)] * 3000, "label": ["r", "b"] * 1500})
+    parquet.write_table(table, tmp_path / "same.parquet", compression="zstd")
+    with pytest.raises(DataError, match="like a bomb"):
+        data.read(tmp_path / "same.parquet", Request(target="label"))

@@ -267,6 +267,15 @@ def test_a_slice_that_is_no_layer_of_the_others_is_a_fault(tags, said, tmp_path)
         read_image([folder])
 
 
+@pytest.mark.parametrize("kind", ["colours", "complex"])
+def test_voxels_that_are_no_real_numbers_are_a_fault(kind, tmp_path):
+    colours = np.zeros((4, 4, 4), dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
+    values = colours if kind == "colours" else np.ones((4, 4, 4), np.complex64)
+    nib.save(nib.Nifti1Image(values, np.eye(4)), tmp_path / "a.nii.gz")
+    with pytest.raises(VolumeError, match="give one real number a voxel"):
+        read_image([tmp_path / "a.nii.gz"])
+
+
 def test_an_empty_folder_is_no_scan(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(VolumeError):

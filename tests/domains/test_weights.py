@@ -122,3 +122,15 @@ def test_a_reference_to_weights_that_changed_is_refused(folder):
     save_file({"a": torch.ones(3)}, folder / "model.safetensors")
     with pytest.raises(MissingError, match="not the weights"):
         resolve_reference(reference)
+
+
+def test_an_empty_file_of_weights_is_named(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"")
+    with pytest.raises(DataError, match=r"a\.pt: not a readable PyTorch file"):
+        read_tensors(tmp_path / "a.pt")
+
+
+def test_tensors_without_names_are_no_weights(tmp_path):
+    torch.save({1: torch.zeros(2)}, tmp_path / "a.pt")
+    with pytest.raises(DataError, match="no table of named tensors"):
+        read_tensors(tmp_path / "a.pt")
