@@ -16,6 +16,7 @@ IGNORED = 255
 """The class position of pixels that nobody labelled; in files the value that PASCAL VOC gives them."""
 LARGEST = 254
 _WHOLE_MODES = ("1", "L", "P", "I", "I;16", "I;16B", "I;16L")
+_LOSSY = (".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,11 @@ def read_mask(path: Path) -> np.ndarray:
 
     Raises PictureError for files that are no pictures, hold colours in place of numbers, or numbers beyond 255.
     """
-    picture = open_stored(path)
+    if path.suffix.lower() in _LOSSY:
+        raise PictureError(
+            f"mask {path.name} is a JPEG, which changes numbers: save class numbers as a grey or palette PNG"
+        )
+    picture = open_stored(path, most_frames=1)
     if picture.mode not in _WHOLE_MODES:
         raise PictureError(
             f"mask {path.name} is a picture of mode {picture.mode}: save class numbers as a grey or palette PNG"

@@ -164,7 +164,13 @@ def _paired(root: Path) -> list[tuple[str, str | None, str | None]]:
         for kind, names in enumerate((IMAGE_FOLDERS, MASK_FOLDERS)):
             at = next((i for i, part in enumerate(parts[:-1]) if part.lower() in names), None)
             if at is not None:
-                found[kind]["/".join([*parts[:at], *parts[at + 1 : -1], Path(parts[-1]).stem])] = picture.file
+                name = "/".join([*parts[:at], *parts[at + 1 : -1], Path(parts[-1]).stem])
+                if name in found[kind]:
+                    raise DataError(
+                        f"{root}: {found[kind][name]} and {picture.file} differ in nothing but their endings, so a mask or a "
+                        "picture belongs to both. Give each its own name."
+                    )
+                found[kind][name] = picture.file
                 break
     images, masks = found
     if not images or not masks:

@@ -6,6 +6,7 @@ other among all that are scored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,14 @@ def read(data: Any, request: Request) -> Reading:
     listing = layout.any_depth(root) if root != path.parent else layout.Listing([layout.Found(path.name)])
     if not listing.pictures:
         raise DataError(f"{path}: no picture in this folder ({', '.join(SUFFIXES)}).")
-    return _reading(root, [found.file for found in listing.pictures], request, notices=listing.notices)
+    files = [found.file for found in listing.pictures]
+    return _reading(root, files, request, notices=listing.notices, parts=_parts(files))
+
+
+def _parts(files: Sequence[str]) -> dict[str, str]:
+    """The part of each picture where the outermost folders are parts and nothing else, one to learn from among them."""
+    found = {file: layout.PARTS.get(file.split("/")[0].lower() if "/" in file else "", "") for file in files}
+    return found if "" not in found.values() and {"train"} < set(found.values()) else {}
 
 
 def _of_table(data: Any, request: Request, laid: Laid | None = None) -> Reading:
@@ -57,7 +65,8 @@ def _of_table(data: Any, request: Request, laid: Laid | None = None) -> Reading:
     column = path_column_of(reading.frame, request, where)
     files = [None if pd.isna(cell) or not str(cell) else str(cell) for cell in reading.frame[column]]
     bad = bad_paths(files, reading, root, column, anywhere=anywhere)
-    found = _reading(root, files, request, bad=bad, notices=reading.notices)
+    parts = laid.parts if laid else None
+    found = _reading(root, files, request, bad=bad, notices=reading.notices, parts=parts)
     found.table.context["path_column"] = column  # type: ignore[index]
     ids = row_ids(files, reading.frame, request, where, laid)
     named = tuple(root / file for file in found.table.context["prints"])

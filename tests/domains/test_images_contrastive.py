@@ -81,3 +81,18 @@ def test_the_fine_tune_recipe_starts_from_what_was_learned(folder, tmp_path):
     for name, value in model.state_dict().items():
         if not name.startswith("classifier"):
             assert torch.equal(value, learned[f"encoder.{name}"]), name
+
+
+def test_outermost_folders_called_train_and_test_are_the_parts(folder):
+    for number, path in enumerate(sorted(folder.rglob("*.png"))):
+        place = folder / ("Test" if number % 5 == 0 else "train") / path.name
+        place.parent.mkdir(exist_ok=True)
+        path.rename(place)
+    table = data.read(folder, TASK).table
+    keys = data.keys(table, "representation", TASK, fast=False)
+    assert keys.rule == "given"
+    assert list(keys.given).count("test") == 8
+    (folder / "other").mkdir()
+    next((folder / "train").iterdir()).rename(folder / "other" / "x.png")
+    table = data.read(folder, TASK).table
+    assert data.keys(table, "representation", TASK, fast=False).rule != "given"

@@ -228,3 +228,19 @@ def test_an_answer_has_the_size_of_its_file_and_lies_where_the_picture_does(fold
     ).values
     assert answer.array().shape == (50, 80)
     assert np.mean((answer.array() == 1) == (pixels[..., 0] > 0)) > 0.97
+
+
+def test_two_pictures_of_one_name_are_refused_and_none_is_dropped(folder):
+    save(folder / "images" / "x3.png", noise(3))
+    with pytest.raises(DataError, match=r"images/x3\.jpg and images/x3\.png differ in nothing but their endings"):
+        data.read(folder, MASKS)
+
+
+def test_masks_that_lose_numbers_or_have_several_frames_are_bad_rows(folder):
+    (folder / "masks" / "x1.png").unlink()
+    save(folder / "masks" / "x1.jpg", noise(1, (12, 16)) % 2 * 255)
+    frames = [Image.fromarray((noise(n, (12, 16)) % 3).astype(np.uint8)) for n in (1, 2)]
+    frames[0].save(folder / "masks" / "x2.png", save_all=True, append_images=frames[1:])
+    reasons = {row.position: row.reason for row in data.read(folder, MASKS).bad}
+    assert "is a JPEG, which changes numbers" in reasons[1]
+    assert "holds 2 pages or frames" in reasons[2]
