@@ -23,8 +23,10 @@ from domains.images.task import PictureTask
 from domains.shared import timm_backbone as nets
 from domains.shared.convolutions import keep_depthwise_in_float32
 from domains.shared.forward_cost import forward_cost
+from domains.shared.timm_checks import arg_problem
 from domains.shared.weights import read_tensors
 from trainers.contract import JSON, Machine, Plan
+from trainers.errors import UsageError
 from trainers.gradient import GradientLearner
 from trainers.outcome import ClassWeights, fit_outcome
 from trainers.settings import Gradient
@@ -81,7 +83,8 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     """
     found = backbone_of(options, facts)
     side, why = input_side(facts, found, options)
-    cost = forward_cost(lambda: nets.build_network(found.as_json(), facts.num_outputs), side)
+    with nets.fitting(found.args):
+        cost = forward_cost(lambda: nets.build_network(found.as_json(), facts.num_outputs), side)
     rows_at_once = settings.micro_batch_size or settings.batch_size
     steps_per_epoch = max(1, math.ceil(facts.num_rows / settings.batch_size))
     steps = settings.steps or math.ceil((settings.epochs or 10) * steps_per_epoch)
@@ -124,6 +127,8 @@ def baselines(plan: Plan) -> tuple[Baseline, ...]:
 def backbone_of(options: Options, facts: Facts) -> nets.Backbone:
     """The network with the arguments that the options give it. A transformer is cut for the side of its pictures; one from
     nothing on pictures smaller than its own gets patches small enough for `PATCHES_A_SIDE` of them."""
+    if problem := arg_problem(options.network_args):
+        raise UsageError(f"options.network_args: {problem}.")
     found = nets.find_backbone(options.network, options.weights)
     args: JSON = {"drop_path_rate": options.drop_path} if options.drop_path else {}
     if found.picture_config.get("fixed_input_size"):

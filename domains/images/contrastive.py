@@ -29,6 +29,7 @@ from domains.shared import timm_backbone as nets
 from domains.shared.convolutions import keep_depthwise_in_float32
 from domains.shared.forward_cost import forward_cost
 from domains.shared.pictures import open_checked
+from domains.shared.timm_checks import stored_side
 from domains.shared.weights import Weights
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
@@ -121,7 +122,7 @@ class ContrastiveTask:
     def __init__(self, model: Projected, options: Options, facts: Facts, fitted: JSON) -> None:
         self.model: nn.Module = model
         self.options, self.config = options, fitted["pictures"]
-        self.side, self.megapixels = int(self.config["input_size"][-1]), facts.sizes["megapixels"]
+        self.side, self.megapixels = stored_side(self.config), facts.sizes["megapixels"]
         self.views = PlainViews(self.config)
         self.min_rows = 2
 

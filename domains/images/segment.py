@@ -26,6 +26,7 @@ from domains.shared.convolutions import batch_norms, hold_statistics, keep_depth
 from domains.shared.forward_cost import forward_cost
 from domains.shared.mask_losses import class_overlaps, pixel_losses
 from domains.shared.pictures import in_threads
+from domains.shared.timm_checks import stored_side
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
 from trainers.settings import Gradient
@@ -124,7 +125,7 @@ class SegmentTask:
     def __init__(self, model: Unet, options: Options, facts: Facts, fitted: JSON) -> None:
         self.model: torch.nn.Module = model
         self.options, self.config, self.values = options, fitted["pictures"], tuple(facts.schema["values"])
-        self.side, self.megapixels = int(self.config["input_size"][-1]), facts.sizes["megapixels"]
+        self.side, self.megapixels = stored_side(self.config), facts.sizes["megapixels"]
         self.freezes_bn = options.freeze_bn and fitted["backbone"]["weights"] is not None
         self.min_rows = 2 if batch_norms(model) and not self.freezes_bn else 1
 

@@ -16,6 +16,7 @@ from domains.images.shelf import STORED_MARGIN, Examples, shelve
 from domains.images.views import PlainViews
 from domains.shared.convolutions import batch_norms, hold_statistics
 from domains.shared.timm_backbone import head_names, layer_depths, normalised
+from domains.shared.timm_checks import stored_side
 from trainers.contract import JSON, Batch, Predictions, Role
 from trainers.outcome import Outcome
 
@@ -30,7 +31,7 @@ class PictureTask:
         self.model, self.options, self.facts, self.fitted = model, options, facts, fitted
         self.outcome = Outcome.from_json(fitted["outcome"])
         self.config = fitted["pictures"]
-        self.side = int(self.config["input_size"][-1])
+        self.side = stored_side(self.config)
         self.views = PlainViews(self.config)
         self.mixes = options.mixup > 0 or options.cutmix > 0
         # Random weights come with no statistics that were worth keeping.

@@ -24,6 +24,7 @@ from domains.medical.slice_views import Changes, slice_view
 from domains.shared import timm_backbone as nets
 from domains.shared.convolutions import batch_norms, hold_statistics, keep_depthwise_in_float32
 from domains.shared.forward_cost import forward_cost
+from domains.shared.timm_checks import stored_side
 from domains.shared.weights import Weights
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
 from trainers.gradient import GradientLearner
@@ -160,7 +161,7 @@ class ScanTask:
         self.model: torch.nn.Module = model
         self.options, self.config = options, fitted["pictures"]
         self.outcome = Outcome.from_json(fitted["outcome"])
-        side = int(self.config["input_size"][-1])
+        side = stored_side(self.config)
         self.reader = SliceReader(num=fitted["slices"], side=side, window=options.window)
         self.changes = Changes(options.degrees, options.scale, options.shift, options.intensity, options.flip)
         self.freezes_bn = options.freeze_bn and fitted["backbone"]["weights"] is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import timm
 import torch
 from timm.data.config import resolve_data_config
 
+from domains.shared.timm_checks import check_network, check_stored, stored_side
 from domains.shared.weights import Weights, read_tensors, resolve
 from trainers.contract import JSON
-from trainers.errors import DataError, MissingError, UsageError, did_you_mean
+from trainers.errors import DataError, MissingError, UsageError, ZooError
 
 SCRATCH, DEMO = "none", "demo"
 DEMO_NETWORK = "tf_efficientnet_lite0"
@@ -68,13 +70,6 @@ def find_backbone(network: str | None, weights: str | None) -> Backbone:
     return _with_weights(network, _found(weights))
 
 
-def check_network(name: str) -> None:
-    """Raise UsageError unless timm knows the network (a tag after a dot is allowed)."""
-    if not timm.is_model(name.split(".")[0]):
-        near = did_you_mean(name, timm.list_models())
-        raise UsageError(f"options.network={name}: timm {timm.__version__} has no such network.{near}")
-
-
 def known_config(network: str) -> JSON:
     """What timm knows of the pictures that a network was made for; empty where it has no weights of its own."""
     found: Any = timm.get_pretrained_cfg(network)
@@ -85,20 +80,38 @@ def build_network(backbone: JSON, num_outputs: int, *, weights: Weights | None =
     """The network that `Backbone.as_json` describes, with a fresh last layer of `num_outputs` (0: none).
 
     weights: loaded into everything but the last layer; None leaves random values.
+    Raises DataError for a network or arguments that must not come from a file, UsageError for arguments that it cannot take.
     """
+    check_stored(backbone)
     network, args = backbone["network"], backbone["args"]
     model: Any
-    if weights is None:
-        model = timm.create_model(network, pretrained=False, num_classes=num_outputs, **args)
-    elif weights.path.is_dir():
-        # timm's own loader knows the renamings and the legacy formats of its hub entries.
-        model = timm.create_model(f"local-dir:{weights.path}", pretrained=True, num_classes=num_outputs, **args)
-    else:
-        model = timm.create_model(network, pretrained=False, **args)
-        fit_tensors(model, read_tensors(weights.path), weights.path)
-        model.reset_classifier(num_outputs)
+    with fitting(args):
+        if weights is None:
+            model = timm.create_model(network, pretrained=False, num_classes=num_outputs, **args)
+        elif weights.path.is_dir():
+            # timm's own loader knows the renamings and the legacy formats of its hub entries.
+            model = timm.create_model(f"local-dir:{weights.path}", pretrained=True, num_classes=num_outputs, **args)
+        else:
+            model = timm.create_model(network, pretrained=False, **args)
+            fit_tensors(model, read_tensors(weights.path), weights.path)
+            model.reset_classifier(num_outputs)
     calm_heads(model)
     return model  # type: ignore[no-any-return]
+
+
+@contextmanager
+def fitting(args: JSON) -> Iterator[None]:
+    """Building or running a network inside fails with UsageError where its arguments are to blame: timm and torch raise
+    whatever they meet."""
+    try:
+        yield
+    except (ZooError, OSError):
+        raise
+    except Exception as error:
+        if not args:
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"options.network_args {args}: timm's network does not work with these ({reason}).") from None
 
 
 def calm_heads(model: torch.nn.Module) -> None:
@@ -200,8 +213,10 @@ def _of_run(run: Path, network: str | None) -> Backbone:
     try:
         stored = json.loads((run / "model" / "statistics.json").read_text(encoding="utf-8"))
         named, args, pictures = stored["backbone"]["network"], stored["backbone"]["args"], stored["pictures"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"options.weights={run}: no finished run of a network on pictures.") from None
+    check_stored({"network": named, "args": args})
+    stored_side(pictures)
     if network is not None and network != named:
         raise UsageError(f"options.network={network}, but {run} holds {named}. Leave options.network out.")
     found = resolve(str(run / "model" / "model.safetensors"))

@@ -13,6 +13,7 @@ from domains.contract import Facts
 from domains.images import augment, cnn
 from domains.images.task import PictureTask
 from domains.shared import timm_backbone as backbone
+from domains.shared.timm_checks import stored_side
 from trainers.errors import DataError, UsageError
 from trainers.outcome import Outcome
 
@@ -139,3 +140,34 @@ def test_a_run_of_something_else_or_of_another_network_is_refused(run_of_transfo
         backbone.find_backbone(None, str(tmp_path))
     with pytest.raises(UsageError, match="holds test_vit"):
         backbone.find_backbone("resnet18", str(run_of_transformer[0].folder))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"args": {"checkpoint_path": "x.pt"}},
+        {"args": {"pretrained_cfg_overlay": {"file": "x.pt"}}},
+        {"args": {"img_size": 10**9}},
+        {"network": "local-dir:/x"},
+        {"network": "hf-hub:a/b"},
+        {"network": None},
+    ],
+)
+def test_what_a_strange_run_says_of_its_network_never_reaches_timm(changed, monkeypatch):
+    monkeypatch.setattr(backbone.timm, "create_model", lambda *_, **__: pytest.fail("timm was asked"))
+    with pytest.raises(DataError, match="the stored"):
+        backbone.build_network({"network": "test_vit", "args": {}, **changed}, 2)
+
+
+@pytest.mark.parametrize("size", [[3, 100_000, 100_000], "x", None, [3, 0, 0]])
+def test_a_stored_side_that_no_plan_would_give_is_refused(size):
+    with pytest.raises(DataError, match="input_size"):
+        stored_side({"input_size": size})
+
+
+@pytest.mark.parametrize(
+    "name", ["pretrained", "num_classes", "in_chans", "features_only", "checkpoint_path", "nonsense"]
+)
+def test_arguments_that_are_the_recipes_own_or_unknown_are_an_error_of_the_options(name):
+    with pytest.raises(UsageError, match=f"network_args.*{name}"):
+        backbone.build_network(cnn.backbone_of(options(network_args={name: 1}), SMALL).as_json(), 2)
