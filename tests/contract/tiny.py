@@ -18,7 +18,7 @@ from trainers.prompt import Shown
 from zoo import run
 from zoo.registry import load_registry
 
-NUM_ROWS = 120
+NUM_ROWS, FEW_ROWS = 120, 12
 
 
 def table(folder: Path, task: str) -> tuple[Any, str]:
@@ -192,7 +192,7 @@ def few_scans(folder: Path, task: str) -> tuple[Any, None]:
     """Enough for a network whose smallest patch is sixteen times as large as these scans."""
     from domains.medical.demo import phantoms
 
-    return phantoms(folder / "scans", num_cases=12, shape=(16, 16, 16)), None
+    return phantoms(folder / "scans", num_cases=FEW_ROWS, shape=(16, 16, 16)), None
 
 
 def boxed_scans(folder: Path, task: str) -> tuple[Any, str]:

@@ -86,7 +86,7 @@ def test_a_target_without_data_is_no_demo(tmp_path):
 
 def test_a_planned_recipe_names_the_nearest_ready_one_and_a_second_run_never_overwrites(run):
     with pytest.raises(UsageError, match=r"planned|not built"):
-        zoo.train("medical/swin-unetr", frame(), target="y")
+        zoo.train("genomics/dnabert2-finetune", frame(), target="y")
     with pytest.raises(UsageError, match="never overwritten"):
         zoo.train("tabular/xgboost", frame(), target="y", out=run.folder)
 
