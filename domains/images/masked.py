@@ -176,7 +176,10 @@ def _paired(root: Path) -> list[tuple[str, str | None, str | None]]:
     if not images or not masks:
         return []
     owners = {name + ending: name for ending in reversed(_MASK_ENDINGS) for name in images}
-    of_image = {owners[name]: file for name, file in masks.items() if name in owners}
+    of_image: dict[str, str] = {}
+    for name, file in masks.items():
+        if name in owners and (other := of_image.setdefault(owners[name], file)) != file:
+            raise DataError(f"{root}: {other} and {file} are both masks of {images[owners[name]]}. Keep the right one.")
     alone = [(name, None, file) for name, file in masks.items() if name not in owners]
     return sorted([*((name, file, of_image.get(name)) for name, file in images.items()), *alone], key=lambda x: x[0])
 

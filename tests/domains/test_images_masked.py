@@ -244,3 +244,9 @@ def test_masks_that_lose_numbers_or_have_several_frames_are_bad_rows(folder):
     reasons = {row.position: row.reason for row in data.read(folder, MASKS).bad}
     assert "is a JPEG, which changes numbers" in reasons[1]
     assert "holds 2 pages or frames" in reasons[2]
+
+
+def test_two_masks_of_one_picture_are_an_error_and_neither_is_chosen(folder):
+    save(folder / "masks" / "x5_mask.png", noise(9, (12, 16)) % 3)
+    with pytest.raises(DataError, match=r"x5.* are both masks of images/x5\.jpg"):
+        data.read(folder, MASKS)
