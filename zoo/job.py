@@ -102,9 +102,7 @@ def gather(
     entry, say = load_registry().ready(recipe), say or (lambda line: None)
     domain = domain_of(entry)
     if doctor.state_of(entry.needs.extra, doctor.requirements(doctor.own_requirements()))["missing"]:
-        parts_of(
-            entry
-        )  # where it is needed, this is said before the data are read; else that needs no more than `domain`
+        parts_of(entry)  # a package that the family needs is missed before the data are read
     demo: JSON = {}
     request = request or Request()
     if data is None and request != Request(task=request.task):
