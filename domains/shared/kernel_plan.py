@@ -14,7 +14,8 @@ def kernel_plan(
     """Memory from the number of rows.
 
     most_kernels: each in float32 and float64 while the weights are found, on the rows that decide them.
-    bytes_a_pair: of rows, in the matrices of the solution.   rows, instead: what the rows are, and the recipe for more of them, in words.
+    bytes_a_pair: of rows, in the matrices of the solution.
+    rows, instead: what the rows are, and the recipe for more of them, in words.
     Raises UsageError where it would be too much.
     """
     if facts.num_rows > settings.max_rows:
