@@ -97,11 +97,21 @@ def memory_terms(
     story = whole_story(step.events, answers, averages, snapshot if _saves_meanwhile(settings) else 0, other)
     grown = _live_peak(story)
     if not on_cpu:
-        return {**terms, "peak_bytes": weights + grown + batch_bytes // 2}
+        return {**terms, **peak_of(weights, grown + batch_bytes // 2)}
     held, before = resident_bytes(), peak_bytes()
     on_heap = grown_by(story) or grown
-    terms |= {"held_bytes": held, "allocator_bytes": max(0, on_heap - grown)}
-    return {**terms, "peak_bytes": max(before, held + on_heap + batch_bytes)}
+    terms["allocator_bytes"] = max(0, on_heap - grown)
+    return {**terms, **peak_of(held, on_heap + batch_bytes, before)}
+
+
+def peak_of(held: int, growth: int, before: int = 0) -> JSON:
+    """Bytes held before the first step, what training adds to them, and their peak, if not that of before."""
+    return {
+        "held_bytes": held,
+        "growth_bytes": growth,
+        "before_bytes": before,
+        "peak_bytes": max(before, held + growth),
+    }
 
 
 def whole_story(step: Events, answers: Events, averages: int, snapshot: int, other: float = 1.0) -> Events:
