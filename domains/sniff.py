@@ -30,25 +30,31 @@ _FEW_CLASSES = 20
 
 @dataclass(frozen=True)
 class Sniffed:
-    """type: data type. num_rows: exact for files that are read through. task: from the target, else None."""
+    """type: data type. num_rows: exact for files that are read through. task: from the target, else None.
+
+    num_groups: different values of the column that was named with --group.
+    """
 
     type: str
     num_rows: int
     task: str | None
     because: str
+    num_groups: int | None = None
 
 
-def sniff(path: Path, *, target: str | None = None) -> Sniffed:
-    """What `path` seems to be. Raises DataError when it is missing, empty or nothing known."""
+def sniff(path: Path, *, target: str | None = None, group: str | None = None) -> Sniffed:
+    """What `path` seems to be. Raises DataError when it is missing, empty or nothing known, or has no such column."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
-    found = _folder(path) if path.is_dir() else _file(path, target)
+    found = _folder(path) if path.is_dir() else _file(path, target, group)
+    if group is not None and found.num_groups is None:
+        raise DataError(f"{path}: --group names a column of a table or JSON lines. Say how many groups: --groups 120")
     if not found.num_rows:
         raise DataError(f"{path}: there is no row in it ({found.because}).")
     return found
 
 
-def _file(path: Path, target: str | None) -> Sniffed:
+def _file(path: Path, target: str | None, group: str | None) -> Sniffed:
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     last = suffixes[-1] if suffixes else ""
     if last in {".fasta", ".fa", ".faa", ".fas", ".fna"}:
@@ -58,13 +64,13 @@ def _file(path: Path, target: str | None) -> Sniffed:
     if last == ".parquet":
         return _parquet(path)
     if last in {".jsonl", ".ndjson"}:
-        return _json_lines(path, target)
+        return _json_lines(path, target, group)
     if last in TAGGED:
         return Sniffed("text", _num_sentences(path), "ner", "one word a line, blank lines between sentences")
     if last == ".txt":
         return Sniffed("text", sum(1 for line in _lines(path) if line.strip()), None, f"{last} file, one line a row")
     if last in {".csv", ".tsv"}:
-        return _table(path, target)
+        return _table(path, target, group)
     raise DataError(f"{path}: cannot tell what {last or 'a file without a suffix'} holds. Say --type and --n.")
 
 
@@ -121,36 +127,50 @@ def _parquet(path: Path) -> Sniffed:
         raise DataError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]}).") from None
 
 
-def _json_lines(path: Path, target: str | None) -> Sniffed:
+def _json_lines(path: Path, target: str | None, group: str | None) -> Sniffed:
     """Text, as that is what JSON lines hold; the task from the target's values."""
-    num_rows, values = 0, set()
+    num_rows, values = 0, {name: set[str]() for name in (target, group) if name is not None}
     for line in _lines(path):
         num_rows += bool(line.strip())
-        if target is not None and line.strip():
+        if values and line.strip():
             with suppress(ValueError, AttributeError):
-                values.add(str(json.loads(line).get(target, "")))
-    if target is not None and values <= {""}:
-        raise DataError(f"{path}: no line has a key {target!r}.")
-    return Sniffed("text", num_rows, _task_of(values) if target else None, "JSON lines, one object a row")
+                row = json.loads(line)
+                for name, found in values.items():
+                    found.add(str(row.get(name, "")))
+    for name, found in values.items():
+        if found <= {""}:
+            raise DataError(f"{path}: no line has a key {name!r}.")
+    return Sniffed("text", num_rows, *_known(values, target, "JSON lines, one object a row", group))
 
 
-def _table(path: Path, target: str | None) -> Sniffed:
+def _table(path: Path, target: str | None, group: str | None) -> Sniffed:
     rows = _csv_rows(path)
     header = next(rows, None)
     if not header:
         raise DataError(f"{path}: the file is empty.")
-    if target is not None and target not in header:
-        raise DataError(f"{path}: no column {target!r}. Columns: {', '.join(header)}.")
-    head, values, num_rows = [], set(), 0
+    for name in (target, group):
+        if name is not None and name not in header:
+            raise DataError(f"{path}: no column {name!r}. Columns: {', '.join(header)}.")
+    head, num_rows = [], 0
+    values = {name: set[str]() for name in (target, group) if name is not None}
     for row in rows:
         num_rows += 1
         if num_rows <= _HEAD_ROWS:
             head.append(row)
-        if target is not None and len(row) > header.index(target):
-            values.add(row[header.index(target)])
+        for name, found in values.items():
+            if len(row) > header.index(name):
+                found.add(row[header.index(name)])
     columns = {name: [row[k] for row in head if len(row) > k] for k, name in enumerate(header)}
     kind, because = _kind_of(columns, target)
-    return Sniffed(kind, num_rows, _task_of(values) if target else None, because)
+    return Sniffed(kind, num_rows, *_known(values, target, because, group))
+
+
+def _known(
+    values: dict[str, set[str]], target: str | None, because: str, group: str | None
+) -> tuple[str | None, str, int | None]:
+    """The last fields of `Sniffed`: what the columns' values tell."""
+    task = None if target is None else _task_of(values[target])
+    return task, because, None if group is None else len(values[group])
 
 
 def _kind_of(columns: dict[str, list[str]], target: str | None) -> tuple[str, str]:

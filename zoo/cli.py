@@ -33,6 +33,10 @@ Data = Annotated[Path | None, typer.Option("--data", help="read type, rows and t
 Target = Annotated[
     str | None, typer.Option("--target", help="with --data: the column to predict, which tells the task")
 ]
+Groups = Annotated[
+    int | None, typer.Option("--groups", help="independent groups among the rows: patients, families, speakers")
+]
+GroupColumn = Annotated[str | None, typer.Option("--group", help="with --data: the column that names their group")]
 Task = Annotated[str | None, typer.Option("--task", help="classification, regression, segmentation, ...")]
 Length = Annotated[int | None, typer.Option("--length", help="longest row, in tokens, residues, bases, seconds")]
 Series = Annotated[int | None, typer.Option("--series", help="number of time series")]
@@ -85,6 +89,8 @@ def recommend(
     n: Rows = None,
     data: Data = None,
     target: Target = None,
+    groups: Groups = None,
+    group: GroupColumn = None,
     task: Task = None,
     length: Length = None,
     device: Device = None,
@@ -104,9 +110,9 @@ def recommend(
     from zoo.recommend import as_text, with_data
     from zoo.recommend import recommend as answer_for
 
-    type, n, task = _type_size_task(type, n, task, data, target)
+    known = _known_of(type, n, groups, task, data, target, group)
     answer = answer_for(
-        type, n, task=task, length=length, device=device, latency=latency, series=series, channels=channels,
+        **known, length=length, device=device, latency=latency, series=series, channels=channels,
         audio_hours=audio_hours, pretrained=pretrained, coordinates=coordinates,
     )  # fmt: skip
     if data is not None:
@@ -121,21 +127,30 @@ def recommend(
         print(as_text(answer, _text_width()))
 
 
-def _type_size_task(
-    type: str | None, n: int | None, task: str | None, data: Path | None, target: str | None
-) -> tuple[str, int, str | None]:
-    """What was said, completed by what the file tells."""
+def _known_of(
+    type: str | None,
+    n: int | None,
+    groups: int | None,
+    task: str | None,
+    data: Path | None,
+    target: str | None,
+    group: str | None,
+) -> dict[str, Any]:
+    """What was said of type, size and task, completed by what the file tells."""
     from trainers.errors import UsageError
 
+    if group is not None and (data is None or groups is not None):
+        raise UsageError("--group COLUMN is counted in --data FILE; --groups N says the number. Say one of them.")
     if data is not None:
         from domains.sniff import sniff
 
-        found = sniff(data, target=target)
+        found = sniff(data, target=target, group=group)
         print(f"{data}: {found.type}, {found.num_rows} rows ({found.because})", file=sys.stderr)
         type, n, task = type or found.type, found.num_rows if n is None else n, task or found.task
+        groups = groups or found.num_groups
     if type is None or n is None:
         raise UsageError("say --type and --n, or --data FILE. Example: zoo recommend --type proteins --n 20000")
-    return type, n, task
+    return {"type": type, "n": n, "groups": groups, "task": task}
 
 
 def check(

@@ -30,14 +30,15 @@ def show_data(
     from zoo.data_report import check_data, refuse_doubts, report_lines
 
     request = Request(**about, columns=columns_of(columns))
-    found = check_data(domain_of(type, data), data, request, skip_bad=skip_bad, fast=fast)
+    type, domain = domain_of(type, data)
+    found = check_data(domain, data, request, skip_bad=skip_bad, fast=fast)
     if as_json:
         print(json.dumps(found, ensure_ascii=False, allow_nan=False))
     else:
         rows = [f"bad row: {row['place']}: {row['reason']}" for row in found["bad_rows"]]
         said = [f"warning: {line}" for line in found["warnings"]]
         notices = [f"note: {line}" for line in found["notices"] if line not in found["warnings"]]
-        print("\n".join([*report_lines(found), *notices, *said, *rows]))
+        print("\n".join([*report_lines(found), *_size_of_groups(type, found), *notices, *said, *rows]))
     sys.stdout.flush()
     if not found["ok"]:
         raise DataError(
@@ -45,6 +46,15 @@ def show_data(
         )
     if strict:
         refuse_doubts(found)
+
+
+def _size_of_groups(type: str, report: Mapping[str, Any]) -> list[str]:
+    """How to ask for the recipe by what the rows are worth, where they hang together."""
+    groups = report["groups"]
+    if groups is None or groups["largest"] == 1:
+        return []
+    sizes = f"--n {report['num_rows_used']} --groups {groups['num']} --task {report['task']}"
+    return [f"so many groups, not rows, choose a recipe: zoo recommend --type {type} {sizes}"]
 
 
 def show_leakage(run: Path, *, as_json: bool) -> None:
@@ -60,8 +70,8 @@ def show_leakage(run: Path, *, as_json: bool) -> None:
     print(json.dumps(found, ensure_ascii=False, allow_nan=False) if as_json else "\n".join(leakage_lines(found)))
 
 
-def domain_of(type: str | None, data: str) -> Any:
-    """The module of a data type, which is told from the file where nobody says it. Raises UsageError for a type without a
+def domain_of(type: str | None, data: str) -> tuple[str, Any]:
+    """A data type and its module; the type is told from the file where nobody says it. Raises UsageError for a type without a
     ready recipe: its data is not read yet."""
     from domains.sniff import sniff
     from zoo.registry import load_registry
@@ -75,4 +85,4 @@ def domain_of(type: str | None, data: str) -> Any:
     ready = {recipe.type for recipe in registry.recipes.values() if recipe.status == "ready"}
     if type not in ready:
         raise UsageError(f"--type {type}: data of this type is not read yet. Ready: {', '.join(sorted(ready))}.")
-    return importlib.import_module(f"domains.{type}.data")
+    return type, importlib.import_module(f"domains.{type}.data")

@@ -25,12 +25,14 @@ CONDITIONS = {**AT_LEAST, **BELOW, **EQUAL}
 class Question:
     """What is known about the job. None means unknown, and then no condition on it holds.
 
-    n: labelled rows, in the type's unit.  length: of the longest row, in the type's length_unit.
-    audio_hours: of recordings.  pretrained: whether a checkpoint for this kind of data exists.
+    n: labelled rows, in the type's unit.  groups: independent ones among them (patients, families, speakers).
+    length: of the longest row, in the type's length_unit.  audio_hours: of recordings.
+    pretrained: whether a checkpoint for this kind of data exists.
     """
 
     type: str
     n: int
+    groups: int | None = None
     task: str | None = None
     length: int | None = None
     series: int | None = None
@@ -41,10 +43,19 @@ class Question:
     pretrained: bool | None = None
     coordinates: bool | None = None
 
+    @property
+    def effective_n(self) -> int:
+        """What the rows are worth: their groups where they are known, else each for itself.
+
+        m rows of a group that agree by rho are worth m / (1 + (m - 1) rho) independent ones (the design effect: Kish,
+        Survey Sampling, 1965, section 5.4). rho is not known before there are scores, so the careful end counts, rho = 1.
+        """
+        return self.n if self.groups is None else min(self.n, self.groups)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
-    """The next number of rows at which another cell answers, and what it says."""
+    """The next number of rows, of groups where those count, at which another cell answers, and what it says."""
 
     at: int
     distance: int
@@ -87,6 +98,8 @@ class Recommendation:
             "schema_version": SCHEMA_VERSION,
             "type": self.question.type,
             "n": self.question.n,
+            "groups": self.question.groups,
+            "effective_n": self.question.effective_n,
             "task": self.task,
             "task_assumed": self.question.task is None,
             "recipe": self.recipe.name,
@@ -166,7 +179,7 @@ def _folds_words(notes: Sequence[Note]) -> str:
 
 def _check_question(question: Question, data_type: DataType) -> None:
     """Refuse what nobody can mean; UsageError names the option."""
-    for fact in ("n", "length", "series", "channels", "audio_hours"):
+    for fact in ("n", "groups", "length", "series", "channels", "audio_hours"):
         _check_number(fact, getattr(question, fact))
     _check_choice("task", question.task, data_type.tasks)
     _check_choice("device", question.device, DEVICES)
@@ -195,7 +208,7 @@ def first_match(cells: Sequence[Cell], question: Question) -> int | None:
 
 def holds(cell: Cell, question: Question) -> bool:
     """Whether all conditions of `cell` hold, that on n included."""
-    return holds_whatever_n(cell, question) and (cell.below is None or question.n < cell.below)
+    return holds_whatever_n(cell, question) and (cell.below is None or question.effective_n < cell.below)
 
 
 def holds_whatever_n(cell: Cell, question: Question) -> bool:
@@ -223,7 +236,7 @@ def _answer(question: Question, registry: Registry) -> Recommendation:
     task = question.task or (data_type.tasks[0] if cell.task == "any" else cell.task[0])
     recipe = registry.recipes[cell.recipe]
     near = recipe if recipe.status == "ready" else registry.nearest_ready(recipe, [task])
-    notes = tuple(note for note in data_type.notes if note.below is None or question.n < note.below)
+    notes = tuple(note for note in data_type.notes if note.below is None or question.effective_n < note.below)
     words = f"{registry.data_args(near, task)}{_folds_words(notes)}" if near else ""
     return Recommendation(
         question=question,
@@ -243,10 +256,10 @@ def _answer(question: Question, registry: Registry) -> Recommendation:
 
 
 def _next_threshold(cells: Sequence[Cell], chosen: int, question: Question) -> Threshold | None:
-    for at in sorted({cell.below for cell in cells if cell.below and cell.below > question.n}):
-        other = first_match(cells, replace(question, n=at))
+    for at in sorted({cell.below for cell in cells if cell.below and cell.below > question.effective_n}):
+        other = first_match(cells, replace(question, n=at, groups=None))
         if other is not None and other != chosen:
-            return Threshold(at=at, distance=at - question.n, recipe=cells[other].recipe)
+            return Threshold(at=at, distance=at - question.effective_n, recipe=cells[other].recipe)
     return None
 
 
@@ -286,6 +299,9 @@ def _asks(cells: Sequence[Cell], chosen: int, question: Question, data_type: Dat
     """Facts left open that would lead to another recipe, each with the value that does."""
     if question.task is None:
         yield from _changed(cells, chosen, question, "task", data_type.tasks)
+    by_rows = first_match(cells, replace(question, groups=None))
+    if by_rows is not None and cells[by_rows].recipe != cells[chosen].recipe:
+        yield Asked(option="no --groups, each row for itself", recipe=cells[by_rows].recipe)
     for bound, fact in CONDITIONS.items():
         if getattr(question, fact) is None:
             limits = sorted({getattr(cell, bound) for cell in cells} - {None})
@@ -335,9 +351,9 @@ def as_text(answer: Recommendation, width: int = 100) -> str:
 
 def _labelled(answer: Recommendation, found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     assumed = f" (task not given: taken as {answer.task})" if found["task_assumed"] else f", task {answer.task}"
-    yield "rule", f"{answer.rule}; here n = {answer.question.n:,}{assumed}"
+    yield "rule", f"{answer.rule}; here n = {_size_words(answer.question)}{assumed}"
     yield "because", answer.cell.because
-    yield "next", _threshold_words(answer.next_threshold)
+    yield "next", _threshold_words(answer.next_threshold, "rows" if answer.question.groups is None else "groups")
     if found["runner_up"]:
         other = found["runner_up"]
         yield "runner-up", f"{other['recipe']} ({other['status']}): choose it if {other['choose_if']}"
@@ -353,10 +369,18 @@ def _labelled(answer: Recommendation, found: dict[str, Any]) -> Iterator[tuple[s
     yield "command", _command_words(answer)
 
 
-def _threshold_words(threshold: Threshold | None) -> str:
+def _size_words(question: Question) -> str:
+    if question.groups is None:
+        return f"{question.n:,}"
+    return (
+        f"{question.effective_n:,}, as {question.n:,} rows of {question.groups:,} groups are worth no more for certain"
+    )
+
+
+def _threshold_words(threshold: Threshold | None, unit: str) -> str:
     if threshold is None:
         return "no further threshold in n"
-    return f"{threshold.distance:,} more rows to the threshold at {threshold.at:,}: {threshold.recipe}"
+    return f"{threshold.distance:,} more {unit} to the threshold at {threshold.at:,}: {threshold.recipe}"
 
 
 def _reference(item: dict[str, Any]) -> str:

@@ -48,6 +48,25 @@ def test_the_task_comes_from_the_target(tmp_path):
     assert sniff(path).task is None
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "x,patient\n1,p1\n2,p1\n3,p2\n"),
+        ("a.jsonl", '{"text": "x", "patient": "p1"}\n{"text": "y", "patient": "p2"}\n{"text": "z", "patient": "p1"}\n'),
+    ],
+)
+def test_a_named_group_is_counted_and_a_column_that_is_not_there_is_named(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    assert sniff(path, group="patient").num_groups == 2
+    assert sniff(path).num_groups is None
+    with pytest.raises(DataError, match="speaker"):
+        sniff(path, group="speaker")
+    (tmp_path / "a.fasta").write_text(">a\nMKV\n")
+    with pytest.raises(DataError, match="--groups"):
+        sniff(tmp_path / "a.fasta", group="patient")
+
+
 def test_class_folders_of_pictures_are_images_to_classify(tmp_path):
     for name in ("cat/1.png", "dog/2.JPG", "dog/.DS_Store"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

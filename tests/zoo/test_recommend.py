@@ -62,6 +62,18 @@ def test_the_json_shape_holds_the_keys_others_script_against() -> None:
     assert {"recipe", "choose_if"} <= found["runner_up"].keys()
 
 
+def test_rows_of_known_groups_are_worth_their_groups() -> None:
+    answer = zoo.recommend("proteins", n=20_000, groups=900, task="classification")
+    assert answer.recipe.name == "proteins/esm2-embed-head"
+    assert ("no --groups, each row for itself", "proteins/esm2-finetune") in {(i.option, i.recipe) for i in answer.asks}
+    assert answer.next_threshold.distance == 10_000 - 900
+    assert answer.as_json()["effective_n"] == 900
+    assert any(note.folds for note in answer.notes)
+    assert "9,100 more groups" in str(answer)
+    alone = zoo.recommend("proteins", n=20_000, groups=30_000, task="classification")
+    assert alone.recipe == zoo.recommend("proteins", n=20_000, task="classification").recipe
+
+
 @pytest.mark.parametrize("type", ["video", "graphs", "multimodal"])
 def test_types_beyond_the_table_have_an_answer_too(type: str) -> None:
     assert zoo.lookup(type=type, n=5_000).type == type
