@@ -222,13 +222,13 @@ class Feed:
         num_tokens = None if self.sizes is None else int(self.sizes[window].sum())
         return Drawn(batches, len(window), num_tokens, is_extra)
 
-    def largest_step(self) -> tuple[int, float]:
-        """The step of the first epoch whose micro-batches are padded largest, and the median step's cost as a share of
-        its; (0, 1.0) where all examples cost the same."""
+    def largest_step(self, num_steps: int | None = None) -> tuple[int, float]:
+        """The step of the first epoch, or of its first `num_steps`, whose micro-batches are padded largest, and the median
+        step's cost as a share of its; (0, 1.0) where all examples cost the same."""
         if self.sizes is None:
             return 0, 1.0
         costs, largest = [], []
-        for step in range(self.steps_per_epoch):
+        for step in range(min(self.steps_per_epoch, num_steps or self.steps_per_epoch)):
             parts = micro_batches(self.window(step), self.sizes, **self.cut)
             padded = [len(part) * int(self.sizes[part].max()) for part in parts]
             costs.append(sum(padded))

@@ -56,7 +56,7 @@ def forecast(task: Task, parts: Parts, settings: Gradient, *, machine: Machine, 
     rows: those that are predicted while training, None without.
     """
     deadline = time.thread_time() + MOST_SECONDS
-    position, share = parts.feed.largest_step()
+    position, share = parts.feed.largest_step(settings.steps)
     batches = sorted(parts.drawn(position).batches, key=input_bytes, reverse=True)
     step = traced_step(task, parts, settings, batches[:2], machine, deadline)
     answers = traced_predict(task, parts, settings, rows, machine, deadline)

@@ -65,16 +65,15 @@ class MeasureWatch(PlanWatch):
 def measured_step(job: Job, num_steps: int = 6) -> float | None:
     """Seconds of a step, the median of a few real ones; None where training does not go by steps.
 
-    They and the memory they took, two batches of predictions included, are kept with the machine's past runs, so forecasts
-    of this recipe and model follow from them from now on.
+    They and the memory they took, with two batches of predictions half-way and at the end, are kept with the machine's past
+    runs, so forecasts of this recipe and model follow from them from now on.
     """
     domain, family = parts_of(job.recipe)
     trainer = SETTINGS[job.plan.settings["trainer"]]
     if not trainer.has_forecast:
         return None
-    plan = with_settings(
-        job.plan, {f"train.{name}": value for name, value in trainer.flags["steps"](num_steps).items()}
-    )
+    sets = {f"train.{name}": value for name, value in trainer.flags["steps"](num_steps).items()}
+    plan = with_settings(job.plan, sets | {name: 2 for name in sets if name.endswith("evaluations")})
     metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
     with tempfile.TemporaryDirectory(prefix="zoo-plan-") as folder:
         valid = job.part("valid")

@@ -190,6 +190,8 @@ def test_the_largest_step_is_found_by_its_padded_size():
     step, share = feed.largest_step()
     assert 5 in feed.window(step)
     assert share == pytest.approx(2 / 18)
+    assert feed.largest_step(num_steps=step + 1)[0] == step
+    assert feed.largest_step(num_steps=step or None)[0] < (step or feed.steps_per_epoch)
 
 
 @pytest.fixture
