@@ -160,14 +160,22 @@ def learned(runs: list[JSON], recipe: str, shape: str, bound_seconds: float) -> 
     """What earlier runs make of a step's bound: one of the same recipe and shape, the nearest in size, the last of those;
     else several of the recipe, or of all recipes."""
     known = [each for each in runs if each.get("typical_seconds", each["step_seconds"]) and each["bound_seconds"]]
-    if own := [each for each in known if each["recipe"] == recipe and each.get("shape") == shape]:
+    alike = [each for each in known if each["recipe"] == recipe]
+    if own := [each for each in alike if each.get("shape") == shape]:
         distances = [abs(math.log(each["bound_seconds"] / bound_seconds)) for each in own]
         nearest = own[max(range(len(own)), key=lambda at: (-distances[at], at))]
         day = time.strftime("%Y-%m-%d", time.localtime(nearest["time"]))
         source = f"measured on this machine on {day} with batch {nearest['batch_size']}"
-        grown = nearest.get("grown_bytes")
-        memory_factor = grown / nearest["growth_bytes"] if grown else 1.0
-        return Experience(nearest["typical_seconds"] / nearest["bound_seconds"], source, True, memory_factor)
-    alike = [each for each in known if each["recipe"] == recipe] or known
-    factor = median([each["step_seconds"] / each["bound_seconds"] for each in alike[-FEW:]] or [1.0])
-    return Experience(float(factor), "by roofline, off by a factor of 1 to 4; --measure takes a few steps")
+        return Experience(
+            nearest["typical_seconds"] / nearest["bound_seconds"], source, True, _memory_factor([nearest])
+        )
+    factor = median([each["step_seconds"] / each["bound_seconds"] for each in (alike or known)[-FEW:]] or [1.0])
+    source = "by roofline, off by a factor of 1 to 4; --measure takes a few steps"
+    return Experience(float(factor), source, False, _memory_factor(alike[-FEW:]))
+
+
+def _memory_factor(runs: list[JSON]) -> float:
+    """What was added by what was traced, in the middle of these runs; 1 where none tells."""
+    return median(
+        [float(each["grown_bytes"] / each["growth_bytes"]) for each in runs if each.get("grown_bytes")] or [1.0]
+    )

@@ -172,7 +172,10 @@ def test_of_runs_of_the_same_model_the_nearest_in_size_counts_and_of_those_the_l
 def test_memory_that_a_run_of_the_same_model_added_beyond_the_trace_is_expected_again():
     grew = past("a", 2) | {"growth_bytes": 100, "grown_bytes": 130}
     assert experience.learned([grew], "a", "s", 1.0).memory_factor == pytest.approx(1.3)
-    assert experience.learned([grew], "a", "other", 1.0).memory_factor == 1
+    assert experience.learned([grew, grew | {"grown_bytes": 150}], "a", "other", 1.0).memory_factor == pytest.approx(
+        1.4
+    )
+    assert experience.learned([grew], "b", "s", 1.0).memory_factor == 1
     assert experience.learned([grew | {"grown_bytes": None}], "a", "s", 1.0).memory_factor == 1
 
 
