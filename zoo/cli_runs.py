@@ -69,8 +69,8 @@ Mfu = Annotated[float | None, typer.Option("--mfu", help="of a size question: sh
 Tflops = Annotated[
     float | None, typer.Option("--tflops", help="of a size question: measured dense bf16 peak of one GPU")
 ]
-Price = Annotated[float | None, typer.Option("--price", help="of a size question: of one GPU-hour")]
-Watts = Annotated[float | None, typer.Option("--watts", help="of a size question: drawn by one GPU")]
+Price = Annotated[float | None, typer.Option("--price", help="of an hour of the machine; size question: of one GPU")]
+Watts = Annotated[float | None, typer.Option("--watts", help="drawn by the machine; size question: by one GPU")]
 Unique = Annotated[str | None, typer.Option("--unique", help="of a size question: tokens there are without repeats")]
 Context = Annotated[int | None, typer.Option("--context", help="of a size question: positions; counts attention too")]
 
@@ -196,7 +196,7 @@ def plan(
         raise UsageError("Which recipe? Name one (zoo list), or use --calibrate or --verify.")
     counts: dict[str, Any] = {"params": params, "tokens": tokens, "flops": flops, "unique": unique}
     numbers: dict[str, Any] = {"hours": hours, "gpu": gpu, "gpus": gpus, "mfu": mfu, "tflops": tflops}
-    numbers |= {"price": price, "watts": watts, "context": context}
+    numbers |= {"context": context}
     if any(value is not None for value in (*counts.values(), *numbers.values())):
         about_data: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
         about_data |= {
@@ -211,7 +211,7 @@ def plan(
         about_data |= {"budget": budget, "precision": precision, "skip-bad": skip_bad or None, "fast": fast or None}
         about_data |= {"folds": folds, "seeds": seeds}
         _refuse_data([name for name, value in about_data.items() if value is not None])
-        _show_sizes(recipe, counts, numbers, as_json=as_json)
+        _show_sizes(recipe, counts, numbers | {"price": price, "watts": watts}, as_json=as_json)
         return
     _prepare_process(offline)
     from domains.contract import Request
@@ -226,6 +226,8 @@ def plan(
     )  # fmt: skip
     measured: dict[str, Any] = {"measured_step_seconds": forecasts.measured_step(job)} if measure else {}
     forecast = {**((None if fast else forecasts.forecast_of(job, say=_say)) or {}), **measured} or None
+    if total := forecasts.total_of(job, forecast, price, watts):
+        forecast = {**(forecast or {}), "total": total}
     saved = _savings(job, forecast, wanted=savings)
     if as_json:
         evidence = {"rule": job.split.rule, **job.split.evidence}

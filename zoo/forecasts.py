@@ -18,6 +18,11 @@ from trainers.settings import SETTINGS
 from zoo import hardware
 from zoo.job import Job
 from zoo.plan import parts_of, with_settings
+from zoo.sizing_text import time_text
+
+MISSED_BY, ROOFLINE_BELOW = 0.25, 4
+"""How far steps were from what few measured ones said, and how many times longer than their roofline at most
+(benchmarks/README.md)."""
 
 
 class ForetoldError(Exception):
@@ -103,6 +108,39 @@ def forecast_of(job: Job, say: Callable[[str], None] | None = None) -> JSON | No
         return watch.forecast or None
 
 
+def total_of(job: Job, forecast: JSON | None, price: float | None, watts: float | None) -> JSON:
+    """Seconds of all steps as the step's forecast has them, with a range; empty where steps or their time are not known.
+
+    price: of an hour of this machine, in any currency.   watts: what it draws.   Judging and saving are not in it.
+    """
+    step, budget = _step_of(forecast), job.plan.settings.get("seconds")
+    num_steps = job.plan.estimates.get("num_steps")
+    if budget:
+        seconds = dict.fromkeys(("seconds", "seconds_low", "seconds_high"), float(budget))
+    elif step and num_steps:
+        seconds = {name.replace("step", "seconds", 1): num_steps * each for name, each in step.items()}
+    else:
+        return {}
+    hours = {name.removeprefix("seconds"): each / 3600 for name, each in seconds.items()}
+    costs = {f"cost{name}": price * each for name, each in hours.items()} if price else {}
+    energy = {f"kwh{name}": watts * each / 1000 for name, each in hours.items()} if watts else {}
+    return {"num_steps": num_steps, **seconds, **costs, **energy}
+
+
+def _step_of(forecast: JSON | None) -> dict[str, float]:
+    """Seconds of a step and their range; empty where they are not known."""
+    if forecast and (measured := forecast.get("measured_step_seconds")):
+        return {"step": measured, "step_low": measured / (1 + MISSED_BY), "step_high": measured * (1 + MISSED_BY)}
+    if not forecast or "time" not in forecast:
+        return {}
+    time = forecast["time"]
+    if time["is_measured"]:
+        each = time["seconds"]
+        return {"step": each, "step_low": each / (1 + MISSED_BY), "step_high": each * (1 + MISSED_BY)}
+    bound = time["bound_seconds"]
+    return {"step": time["seconds"], "step_low": bound, "step_high": max(time["seconds"], ROOFLINE_BELOW * bound)}
+
+
 def lines_of(forecast: JSON | None) -> Iterator[str]:
     """A forecast for a person."""
     if forecast is None:
@@ -116,6 +154,18 @@ def lines_of(forecast: JSON | None) -> Iterator[str]:
     for name in ("flops", "bytes_moved"):
         if "time" in forecast:
             yield f"forecast {name} of a step: {forecast['time'][name]:.3g}"
+    if total := forecast.get("total"):
+        yield f"forecast time of all steps: {_with_range(total, 'seconds', lambda each: time_text(each / 3600))}"
+        yield from (f"forecast {name}: {_with_range(total, name, _short)}" for name in ("kwh", "cost") if name in total)
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}"
+
+
+def _with_range(total: JSON, name: str, words: Callable[[float], str]) -> str:
+    middle, low, high = (words(total[f"{name}{end}"]) for end in ("", "_low", "_high"))
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def calibrated() -> JSON:

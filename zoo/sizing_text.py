@@ -55,11 +55,12 @@ def _heads(found: Found) -> list[str]:
 
 def _cells(found: Found, row: Found) -> list[str]:
     cells = [row["rule"], _three(row["per_parameter"]), short(row["params"]), short(row["tokens"])]
-    cells += [f"{row['flops']:.2e}".replace("e+", "e"), _three(row["gpu_hours"]), _time(row["hours"])]
+    cells += [f"{row['flops']:.2e}".replace("e+", "e"), _three(row["gpu_hours"]), time_text(row["hours"])]
     return cells + [_three(row[name]) for name in ("cost", "kwh") if row[name] is not None]
 
 
-def _time(hours: float) -> str:
+def time_text(hours: float) -> str:
+    """In the largest unit of which there are two."""
     for size, name in ((24 * 365.25, "years"), (24.0, "days"), (1.0, "hours")):
         if hours >= 2 * size:
             return f"{_three(hours / size)} {name}"

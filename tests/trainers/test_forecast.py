@@ -10,6 +10,7 @@ from contract import tiny
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from domains.contract import Request
 from trainers import experience, replay
 from trainers.feed import Feed
 from trainers.forecast import closed, hollow, whole_story
@@ -206,8 +207,6 @@ def small(tmp_path, monkeypatch):
 
 
 def test_a_plan_says_memory_by_term_and_takes_no_step(small):
-    from domains.contract import Request
-
     data, target, sets = small
     job = prepare("tabular/mlp", data, request=Request(target=target, task="classification"), wishes=Wishes(sets))
     found = forecasts.forecast_of(job)
@@ -223,8 +222,6 @@ def test_a_plan_says_memory_by_term_and_takes_no_step(small):
 
 
 def test_a_few_real_steps_tell_how_long_one_takes(small):
-    from domains.contract import Request
-
     data, target, sets = small
     job = prepare("tabular/mlp", data, request=Request(target=target, task="classification"), wishes=Wishes(sets))
     assert "roofline" in forecasts.forecast_of(job)["text"]
@@ -254,3 +251,19 @@ def test_a_run_keeps_its_forecast_and_what_came_of_it(small):
     assert line["peak_training_bytes"] == actual["peak_training_bytes"]
     assert forecasts.past("text/gpt-pretrain") == []
     assert "planned" in forecasts.table_of([line])[0]
+
+
+def test_all_steps_take_their_number_times_a_step_with_a_range_and_cost_what_hours_do(small):
+    data, target, sets = small
+    job = prepare("tabular/mlp", data, request=Request(target=target, task="classification"), wishes=Wishes(sets))
+    num = job.plan.estimates["num_steps"]
+    measured = forecasts.total_of(job, {"measured_step_seconds": 36.0}, price=2.0, watts=500.0)
+    assert measured["seconds"] == 36 * num
+    assert measured["seconds_high"] == pytest.approx(1.25 * 36 * num)
+    assert measured["cost"] == pytest.approx(0.02 * num)
+    assert measured["kwh_low"] == pytest.approx(0.005 * num / 1.25)
+    time = {"seconds": 3.0, "bound_seconds": 1.0, "is_measured": False}
+    assert forecasts.total_of(job, {"time": time}, None, None) == {
+        "num_steps": num, "seconds": 3 * num, "seconds_low": num, "seconds_high": 4 * num,
+    }  # fmt: skip
+    assert forecasts.total_of(job, None, 1.0, 1.0) == {}
