@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from domains.contract import Metric
 from trainers.contract import JSON, Predictions, known_labels
@@ -217,7 +216,7 @@ def _auc(positive: np.ndarray, score: np.ndarray) -> float:
     num_negative = len(positive) - num_positive
     if not num_positive or not num_negative:
         return float("nan")
-    rank_sum = rankdata(score)[positive].sum()
+    rank_sum = ranks_of(score)[positive].sum()
     return float((rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative))
 
 
@@ -349,8 +348,18 @@ def _r2(stats: np.ndarray) -> float:
     return float(1 - np.sum((stats[:, 0] - stats[:, 1]) ** 2) / spread) if spread > 0 else float("nan")
 
 
+def ranks_of(values: np.ndarray) -> np.ndarray:
+    """(N,) -> (N,): ranks from 1, the mean of their places where values are equal.
+
+    scipy's rankdata looks at its arguments for longer than it ranks a few hundred values, a thousand times an interval.
+    """
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    found: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return found
+
+
 def _spearman(stats: np.ndarray) -> float:
-    ranks = np.column_stack([rankdata(stats[:, 0]), rankdata(stats[:, 1])])
+    ranks = np.column_stack([ranks_of(stats[:, 0]), ranks_of(stats[:, 1])])
     if (ranks.std(axis=0) == 0).any():
         return float("nan")
     return float(np.corrcoef(ranks.T)[0, 1])

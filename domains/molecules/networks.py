@@ -66,10 +66,35 @@ def summed(values_ND: Tensor, place_N: Tensor, num: int) -> Tensor:
     return zeros.index_add(0, place_N, values_ND.float())
 
 
-def without_reverse(arriving_ED: Tensor, state_ED: Tensor) -> Tensor:
-    """(E, D): what arrives where each bond starts, less the bond's own reverse."""
-    pairs = (-1, 2, state_ED.shape[1])
-    return (arriving_ED.view(pairs) - state_ED.view(pairs).flip(1)).view_as(state_ED)
+class Arriving:
+    """Which directed bonds arrive where, listed once a batch: a sum over a list reads each state once, where adding up at
+    atoms, copying to bonds and taking the reverse away again passes over all states five times."""
+
+    def __init__(self, edges_2E: Tensor, num_atoms: int) -> None:
+        start_E, end_E = edges_2E
+        num_A = torch.bincount(end_E, minlength=num_atoms)
+        self.bonds_E, self.first_A = end_E.argsort(stable=True), num_A.cumsum(0) - num_A
+        # For every bond all that end where it starts, and of those not its own reverse, which is one of them.
+        num_E = num_A.index_select(0, start_E)
+        first_E = num_E.cumsum(0) - num_E
+        bond_L = torch.arange(len(start_E), device=start_E.device).repeat_interleave(num_E)
+        place_L = torch.arange(len(bond_L), device=start_E.device) - first_E.index_select(0, bond_L)
+        other_L = self.bonds_E.index_select(0, self.first_A.index_select(0, start_E).index_select(0, bond_L) + place_L)
+        self.others, self.first_E = other_L[other_L != bond_L ^ 1], (num_E - 1).cumsum(0) - (num_E - 1)
+
+    def at_atoms(self, state_ED: Tensor) -> Tensor:
+        """(A, D) float32: the sum of the bonds that end there."""
+        return _bags(self.bonds_E, self.first_A, state_ED)
+
+    def before_bonds(self, state_ED: Tensor) -> Tensor:
+        """(E, D) float32: the sum of the bonds that end where each starts, its own reverse left out."""
+        return _bags(self.others, self.first_E, state_ED)
+
+
+def _bags(items: Tensor, first: Tensor, values: Tensor) -> Tensor:
+    if not len(items):
+        return values.new_zeros(len(first), values.shape[1], dtype=torch.float32)
+    return functional.embedding_bag(items, values.float(), first, mode="sum")
 
 
 class DirectedMessages(nn.Module):
@@ -88,17 +113,15 @@ class DirectedMessages(nn.Module):
 
     def forward(self, atoms_AK: Tensor, bonds_EK: Tensor, edges_2E: Tensor) -> Tensor:
         """(A, D) states of atoms."""
-        start_E, end_E = edges_2E
-        num_atoms = len(atoms_AK)
+        arriving = Arriving(edges_2E, len(atoms_AK))
         # index_select: its gradient adds rows, where that of indexing looks each element up.
-        first_ED = self.atoms(atoms_AK).index_select(0, start_E) + self.bonds(bonds_EK)
+        first_ED = self.atoms(atoms_AK).index_select(0, edges_2E[0]) + self.bonds(bonds_EK)
         state_ED = first_ED.relu()
         for _ in range(1, self.depth):
-            gathered_ED = without_reverse(summed(state_ED, end_E, num_atoms).index_select(0, start_E), state_ED)
             # The sum and the product in one pass.
-            sum_ED = torch.addmm(first_ED, gathered_ED, self.update.weight.t())
+            sum_ED = torch.addmm(first_ED, arriving.before_bonds(state_ED), self.update.weight.t())
             state_ED = self.dropout(sum_ED.relu_())
-        arriving_AD = summed(state_ED, end_E, num_atoms)
+        arriving_AD = arriving.at_atoms(state_ED)
         out_AD: Tensor = self.dropout((self.atoms_out(atoms_AK) + self.out(arriving_AD)).relu())
         return out_AD
 
@@ -150,18 +173,16 @@ class ChempropMessages(nn.Module):
 
     def forward(self, atoms_AC: Tensor, bonds_EC: Tensor, edges_2E: Tensor) -> Tensor:
         """(A, D) states of atoms. atoms_AC: float32, a number below its limit for each kind, then aromatic, then mass."""
-        start_E, end_E = edges_2E
         atoms_AF = torch.cat([self.atoms(atoms_AC[:, : self.num_kinds]), atoms_AC[:, self.num_kinds :]], dim=1)
         bonds_EF = self.bonds(bonds_EC)
         # One product an atom instead of one a bond: an atom has about 2.2 directed bonds.
         of_atom, of_bond = torch.split(self.W_i.weight, [atoms_AF.shape[1], bonds_EF.shape[1]], dim=1)
-        first_ED = functional.linear(atoms_AF, of_atom).index_select(0, start_E)
+        first_ED = functional.linear(atoms_AF, of_atom).index_select(0, edges_2E[0])
         first_ED = first_ED + functional.linear(bonds_EF, of_bond, self.W_i.bias)
-        state_ED = self.activation(first_ED)
+        state_ED, arriving = self.activation(first_ED), Arriving(edges_2E, len(atoms_AF))
         for _ in range(1, self.depth):
-            gathered_ED = without_reverse(summed(state_ED, end_E, len(atoms_AF)).index_select(0, start_E), state_ED)
-            state_ED = self.dropout(self.activation(first_ED + self.W_h(gathered_ED)))
-        arriving_AD = summed(state_ED, end_E, len(atoms_AF))
+            state_ED = self.dropout(self.activation(first_ED + self.W_h(arriving.before_bonds(state_ED))))
+        arriving_AD = arriving.at_atoms(state_ED)
         out_AD: Tensor = self.dropout(self.activation(self.W_o(torch.cat([atoms_AF, arriving_AD], dim=1))))
         return out_AD
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 from sklearn import metrics as reference
 
 from domains.contract import Metric
-from domains.metrics import classification_metrics, interval, point, regression_metrics, scores
+from domains.metrics import classification_metrics, interval, point, ranks_of, regression_metrics, scores
 from trainers.contract import Predictions
 
 
@@ -129,3 +129,9 @@ def test_an_undefined_score_says_what_is_missing():
     assert found["auc"]["reason"] == "undefined on these 4 rows: only one class, 'b'"
     numbers = scores(regression_metrics(), np.full(4, 2.5), Predictions.of_numbers(np.arange(4.0)), np.arange(4))
     assert numbers["r2"]["reason"] == numbers["spearman"]["reason"] == "undefined on these 4 rows: all truths are 2.5"
+
+
+def test_ranks_are_those_of_scipy_with_and_without_ties():
+    rng = np.random.default_rng(0)
+    for values in (rng.normal(size=200), rng.integers(0, 5, 200).astype(float), np.array([1.0]), np.empty(0)):
+        np.testing.assert_array_equal(ranks_of(values), rankdata(values))
