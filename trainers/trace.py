@@ -63,7 +63,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return value
             found = self.shapes.from_tensor(value)
             if _is_whole(value):
-                self._values[found] = value.detach().clone()
+                with unset_fake_temporarily():  # a copy with numbers, also of what operations inside have found
+                    self._values[found] = value.detach().clone()
             return found
 
         found = tree_map(fake, inputs)
@@ -98,9 +99,9 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if value is not None and any(tag in SHAPED_BY_VALUES for tag in func.tags):
             return self._known(value)
         out = func(*args, **kwargs)
-        if isinstance(value, torch.Tensor) and isinstance(out, torch.Tensor):
-            self._values[out] = value
-        results = [each for each in tree_leaves(out) if isinstance(each, torch.Tensor)]
+        results = _tensors(out)
+        if value is not None:
+            self._values.update(zip(results, _tensors(value), strict=True))
         for each in results:
             self._note(each)
         if results and not getattr(func, "is_view", False):
@@ -109,7 +110,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _value(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """The real result of whole numbers; None where there are other inputs, or it would be many other numbers."""
-        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        tensors = _tensors((args, kwargs))
         if not all(each in self._values for each in tensors):
             return None
         if not tensors and not _makes_whole(args, kwargs):
@@ -117,8 +118,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         real = tree_map(lambda each: self._values[each] if isinstance(each, torch.Tensor) else each, (args, kwargs))
         with unset_fake_temporarily(), torch.no_grad():
             found = func(*real[0], **real[1])
-        whole = [each for each in tree_leaves(found) if isinstance(each, torch.Tensor)]
-        return found if all(_is_whole(each) for each in whole) else None
+        return found if all(map(_is_whole, _tensors(found))) else None
 
     def _known(self, value: Any) -> Any:
         return tree_map(lambda each: self.faked(each) if isinstance(each, torch.Tensor) else each, value)
@@ -156,6 +156,10 @@ def stop_at(deadline: float, model: torch.nn.Module) -> None:
         module.register_forward_pre_hook(look)
 
 
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+
+
 def num_bytes(tensor: torch.Tensor) -> int:
     """What its numbers take."""
     return tensor.numel() * tensor.element_size()
@@ -174,6 +178,5 @@ def _makes_whole(args: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _operation(func: Any, out: Any, results: list[torch.Tensor], args: Any, kwargs: Mapping[str, Any]) -> Operation:
-    given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
-    moved = sum(num_bytes(each) for each in (*given, *results))
+    moved = sum(num_bytes(each) for each in (*_tensors((args, kwargs)), *results))
     return Operation(flops_of(func, out, args, kwargs), moved, results[0].element_size() == 2)

@@ -71,14 +71,14 @@ class Arriving:
     atoms, copying to bonds and taking the reverse away again passes over all states five times."""
 
     def __init__(self, edges_2E: Tensor, num_atoms: int) -> None:
-        start_E, end_E = edges_2E
+        start_E, end_E = edges_2E[0], edges_2E[1]
         num_A = torch.bincount(end_E, minlength=num_atoms)
         self.bonds_E, self.first_A = end_E.argsort(stable=True), num_A.cumsum(0) - num_A
         # For every bond all that end where it starts, and of those not its own reverse, which is one of them.
         num_E = num_A.index_select(0, start_E)
         first_E = num_E.cumsum(0) - num_E
-        bond_L = torch.arange(len(start_E), device=start_E.device).repeat_interleave(num_E)
-        place_L = torch.arange(len(bond_L), device=start_E.device) - first_E.index_select(0, bond_L)
+        bond_L = torch.repeat_interleave(num_E)
+        place_L = torch.arange(len(bond_L), dtype=torch.int64, device=start_E.device) - first_E.index_select(0, bond_L)
         other_L = self.bonds_E.index_select(0, self.first_A.index_select(0, start_E).index_select(0, bond_L) + place_L)
         self.others, self.first_E = other_L[other_L != bond_L ^ 1], (num_E - 1).cumsum(0) - (num_E - 1)
 

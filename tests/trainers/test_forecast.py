@@ -140,6 +140,17 @@ def test_what_the_first_step_leaves_is_made_only_once():
     assert [size for number, size in halves if number == 1 and size] == [5, 2, 5, 2, 5]
 
 
+def test_whole_numbers_that_were_found_inside_are_known_to_what_hangs_on_them():
+    shapes = FakeTensorMode(allow_non_fake_inputs=True)
+    trace = Trace(shapes)
+    ends = trace.faked(torch.tensor([0, 2, 2]))
+    with shapes, trace:
+        copies = torch.repeat_interleave(torch.bincount(ends))
+        found = copies[copies.sort().values != 0]
+    assert copies.shape == (3,)
+    assert found.shape == (2,)
+
+
 def test_time_is_the_longer_of_computing_and_moving():
     rates = Rates(flops_32=100.0, flops_16=200.0, bytes_per_second=10.0, call_seconds=0.5)
     both = [Operation(400, 10, False), Operation(400, 10, True), Operation(0, 30, False)]
