@@ -224,6 +224,7 @@ class GraphNetwork(nn.Module):
     ) -> Tensor:
         """(M, outputs). size_M: atoms of each molecule.   more_MF: standardised descriptors, (M, 0) for none."""
         states_AD = self.messages(atoms_AK, bonds_EK, edges_2E)
+        # One state a molecule is little to compute, and numbers that are told apart by less than bf16 keeps come out of it.
         with torch.autocast(states_AD.device.type, enabled=False):
             pooled_MD = summed(states_AD, molecule_A, len(size_M))
             if self.pooling == "mean":
@@ -231,7 +232,7 @@ class GraphNetwork(nn.Module):
             elif self.pooling == "norm":
                 # chemprop's "norm": a sum on the scale of means, so that size still counts.
                 pooled_MD = pooled_MD / self.typical_atoms
-        out: Tensor = self.head(self.hidden(torch.cat([self.norm(pooled_MD), more_MF], dim=1)))
+            out: Tensor = self.head(self.hidden(torch.cat([self.norm(pooled_MD), more_MF], dim=1)))
         return out
 
 
