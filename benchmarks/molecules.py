@@ -1,6 +1,7 @@
 """Molecules on MoleculeNet's files: scores of the recipes on named splits, one JSON line a run.
 
     python benchmarks/molecules.py esol esol.csv            # scaffold split, five seeds, three recipes
+    python benchmarks/molecules.py esol esol.csv 5 trees    # of them those whose name holds the last word
     python benchmarks/molecules.py esol-random esol.csv     # random split, with descriptors
     python benchmarks/molecules.py esol-kernel esol.csv     # both splits by a Gaussian process, five seeds
     python benchmarks/molecules.py esol-five esol.csv       # the same, five networks side by side
@@ -41,10 +42,12 @@ def main() -> None:
     """Run what the first word names on the file that the second one does."""
     what, path = sys.argv[1:3]
     seeds = range(int(sys.argv[3])) if len(sys.argv) > 3 else None
+    word = sys.argv[4] if len(sys.argv) > 4 else ""
     if what == "esol":
         for seed in seeds or range(5):
             for recipe, sets in ((GNN, {}), (GNN, WITH_DESCRIPTORS), (TREES, {"options.num_trees": 200})):
-                show(recipe, path, SOLUBILITY, seed, sets, split=None)
+                if word in recipe:
+                    show(recipe, path, SOLUBILITY, seed, sets, split=None)
     elif what == "esol-random":
         for seed in seeds or range(3):
             for recipe, sets in ((GNN, WITH_DESCRIPTORS), (TREES, {"options.num_trees": 200})):
