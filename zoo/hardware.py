@@ -90,13 +90,29 @@ def _letters(name: str) -> str:
 
 
 def memory_limit() -> int:
-    """Bytes of main memory this process may use: the smallest of the machine's and its control groups' limits."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Bytes of main memory this process may use: the smallest limit of the machine, its control groups and its SLURM job."""
+    total = min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_slurm_limits()])
     for name in (*_CGROUP_LIMITS, *_own_limits(_text("/proc/self/cgroup"))):
         text = _text(name)
         if text.isdigit():
             total = min(total, int(text))
     return total
+
+
+def _slurm_limits() -> list[int]:
+    """Bytes that the job asked for, where SLURM runs it: clusters that set no control group end what takes more.
+
+    In megabytes a node (0: all of it), a core or a GPU. Source: the manual of sbatch, output environment variables.
+    """
+    megabytes = [_number("SLURM_MEM_PER_NODE")]
+    megabytes += [_number(f"SLURM_MEM_PER_{each}") * _number(f"SLURM_{each}S_ON_NODE") for each in ("CPU", "GPU")]
+    return [each << 20 for each in megabytes if each]
+
+
+def _number(variable: str) -> int:
+    """Of the environment; 0 where there is none."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else 0
 
 
 def _own_limits(groups: str) -> list[str]:
@@ -149,8 +165,9 @@ def _cuda() -> Any:
 
 
 def num_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may run on, no more than its SLURM task has."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(found, _number("SLURM_CPUS_PER_TASK") or found)
 
 
 def _cpu() -> Machine:
@@ -173,7 +190,9 @@ def _accelerator() -> Machine | None:
     except ImportError:
         return None
     if torch.cuda.is_available():
-        memory, name = torch.cuda.get_device_properties(0).total_memory, torch.cuda.get_device_name(0)
+        found, name = torch.cuda.get_device_properties(0), torch.cuda.get_device_name(0)
+        # A GPU without memory of its own shares that of the machine (GB10), with the limits of this process.
+        memory = min(found.total_memory, memory_limit()) if found.is_integrated else found.total_memory
         known = gpu_called(name)
         peak = 1e12 * (known.bf16_tflops or 0.0) if known is not None else 0.0
         return Machine("cuda", name, num_cores(), memory, torch.cuda.is_bf16_supported(), peak)

@@ -1,6 +1,7 @@
 """What this machine is, as far as a run may use it."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +30,34 @@ def test_the_limits_of_the_own_control_group_and_of_all_above_it_are_read():
     version_1 = hardware._own_limits("5:cpu:/elsewhere\n4:cpuset,memory:/job\n")
     assert version_1 == [f"/sys/fs/cgroup/memory/{part}memory.limit_in_bytes" for part in ("job/", "")]
     assert hardware._own_limits("") == []
+
+
+def test_what_a_slurm_job_asked_for_is_heeded(monkeypatch):
+    for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
+    whole = hardware.memory_limit()
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")
+    assert hardware.memory_limit() == whole
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
+    assert hardware.memory_limit() == 2**29
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "2")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    assert hardware.memory_limit() == 200 * 2**20
+    assert hardware.num_cores() == 1
+
+
+def test_a_gpu_that_shares_the_memory_of_the_machine_has_no_more_than_the_machine_allows(monkeypatch):
+    torch = pytest.importorskip("torch")
+    for is_integrated, memory in ((True, 2**30), (False, 2**37)):
+        shape = SimpleNamespace(total_memory=2**37, is_integrated=is_integrated)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda at: "NVIDIA GB10")
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda at, shape=shape: shape)
+        monkeypatch.setattr(hardware, "has_gpu_driver", lambda: True)
+        monkeypatch.setattr(hardware, "memory_limit", lambda: 2**30)
+        assert hardware._accelerator().memory_bytes == memory
 
 
 @pytest.mark.parametrize(
