@@ -34,7 +34,7 @@ def load(name: str) -> Demo:
     about = (
         f"{NUM_ROWS:,} of the {num_all:,} peptides of AMPvsUniProt, antimicrobial (APD3) or other (UniProt), from modlamp "
         "(Mueller et al. 2017, Bioinformatics 33:2753; BSD-3), on RANDOM weights: nothing is pretrained here. "
-        "Give --set options.weights=facebook/esm2_t12_35M_UR50D for the real ones"
+        "Give --set options.weights=... for real ones, such as facebook/esm2_t12_35M_UR50D"
     )
     return Demo(
         frame.reset_index(drop=True), Request(target="label", id_column="id"), about, {"weights": "random:4x256"}

@@ -411,6 +411,7 @@ NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {
     "images/vit-finetune": transformer,
     "images/vit-scratch": transformer,
     "proteins/esm2-variant-effect": language_of_proteins,
+    "proteins/prott5-embed-head": lambda *_: {"options.weights": "random-t5:2x32"},
     "text/distil": teacher,
     "text/distil-tag": teacher,
     "text/few-shot-tag": speaker,
