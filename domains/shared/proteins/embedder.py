@@ -60,25 +60,52 @@ def frozen_costs(spec: str, encode_tokens: int, max_residues: int) -> FrozenCost
     return FrozenCosts(num_parameters, width, 4 * (num_parameters + states))
 
 
+class FrozenModel:
+    """The language model of a reference, loaded when it is first asked for.
+
+    spec: where its weights are, or how they are drawn.   kind: its family.   Raises MissingError where they are gone or have
+    changed.
+    """
+
+    def __init__(self, reference: JSON, device: str) -> None:
+        self.reference, self.device = reference, device
+        is_drawn = _is_random(reference["id"])
+        self.spec = str(reference["id"] if is_drawn else resolve_reference(reference).path)
+        self.kind = language_model(self.spec)
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """In evaluation mode, on the device."""
+        if not _is_random(self.spec):
+            return self.kind.load_encoder(self.spec).to(self.device)
+        encoder = _drawn(self.spec, self.reference["seed"])
+        if _tensors_sha256(encoder) != self.reference["sha256"]:
+            raise MissingError(
+                f"The random weights {self.spec} of this run cannot be drawn again: another version of torch or "
+                "transformers draws others. Train again, from weights that are kept."
+            )
+        return encoder.to(self.device)
+
+
 class ProteinEncoder:
-    """Meets `trainers.embed.Encoder`."""
+    """Meets `trainers.embed.Encoder`. A full cache needs no network: that is loaded with the first sequence to encode."""
 
     def __init__(self, plan: Plan, reference: JSON) -> None:
-        self.plan, self._reference = plan, reference
+        self.plan, self.frozen = plan, FrozenModel(reference, plan.machine.device)
         self.settings = Embed.model_validate(plan.settings)
         self.max_residues = plan.options["max_residues"]
-        self.model = language_model(self._spec)
-        self.width = int(self.model.read_config(self._spec)[self.model.width])
+        self.model = self.frozen.kind
+        self.width = int(self.model.read_config(self.frozen.spec)[self.model.width])
 
     @property
     def reference(self) -> JSON:
-        return self._reference
+        return self.frozen.reference
 
     @property
     def identity(self) -> str:
         """Weights, pooling, and what the numbers depend on; not the device, whose rounding is far below what matters."""
         dtype = autocast_dtype(self.settings.precision, self.plan.machine)
-        return f"{self.model.name} mean v1|{self._reference['sha256']}|{self.max_residues}|{dtype}"
+        return f"{self.model.name} mean v1|{self.reference['sha256']}|{self.max_residues}|{dtype}"
 
     def keys(self, rows: Any) -> list[bytes]:
         sequences = (self.model.read_as(sequence[: self.max_residues]) for sequence in rows.column("sequence"))
@@ -91,28 +118,8 @@ class ProteinEncoder:
         numbers, is_residue = self.model.tokens(list(rows.column("sequence")), max_residues=self.max_residues)
         device = torch.device(self.plan.machine.device)
         with torch.inference_mode(), autocast(self.settings.precision, self.plan.machine):
-            vectors = self.model.pooled(self.network, numbers.to(device), is_residue.to(device))
+            vectors = self.model.pooled(self.frozen.network, numbers.to(device), is_residue.to(device))
             return vectors.float().cpu().numpy()
-
-    @cached_property
-    def network(self) -> nn.Module:
-        """Loaded when the first sequence is to be encoded: a full cache needs no network."""
-        if _is_random(self._spec):
-            encoder = _drawn(self._spec, self._reference["seed"])
-            if _tensors_sha256(encoder) != self._reference["sha256"]:
-                raise MissingError(
-                    f"The random weights {self._spec} of this run cannot be drawn again: another version of torch or "
-                    "transformers draws others. Train again, from weights that are kept."
-                )
-        else:
-            encoder = self.model.load_encoder(self._spec)
-        return encoder.to(self.plan.machine.device)
-
-    @cached_property
-    def _spec(self) -> str:
-        if _is_random(self._reference["id"]):
-            return str(self._reference["id"])
-        return str(resolve_reference(self._reference).path)
 
 
 def _is_random(spec: str) -> bool:
