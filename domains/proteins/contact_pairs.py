@@ -45,17 +45,28 @@ _NUM_LETTERS = 22
 
 @dataclass(frozen=True)
 class ContactMap:
-    """Meets `trainers.contract.FileValue`. probability: (pairs,) float32, in the order of `pair_places(length)`."""
+    """Meets `trainers.contract.FileValue`. stored: probabilities as bytes, so that equal maps are equal."""
 
     length: int
-    probability: np.ndarray
+    stored: bytes
     suffix = ".csv"
+
+    @classmethod
+    def of(cls, length: int, probability: np.ndarray) -> ContactMap:
+        """The map of (pairs,) probabilities, in the order of `pair_places(length)`."""
+        return cls(length, probability.astype(np.float32).tobytes())
+
+    @property
+    def probability(self) -> np.ndarray:
+        """(pairs,) float32, in the order of `pair_places(length)`."""
+        return np.frombuffer(self.stored, np.float32)
 
     def write(self, path: Path) -> None:
         """All pairs with their probability, the likeliest first."""
         i, j = pair_places(self.length)
-        order = np.argsort(-self.probability, kind="stable")
-        columns = {"i": i[order] + 1, "j": j[order] + 1, "probability": self.probability[order].round(5)}
+        probability = self.probability
+        order = np.argsort(-probability, kind="stable")
+        columns = {"i": i[order] + 1, "j": j[order] + 1, "probability": probability[order].round(5)}
         pd.DataFrame(columns).to_csv(path, index=False)
 
 
@@ -175,11 +186,11 @@ def _precisions(truth: np.ndarray, predictions: Predictions) -> np.ndarray:
     stats = np.full((len(truth), len(CUTS)), np.nan)
     for row, (text, answer) in enumerate(zip(truth, predictions.values, strict=True)):
         i, j = pair_places(answer.length)
-        right = is_contact(text, answer.length)
+        right, probability = is_contact(text, answer.length), answer.probability
         for column, (least, divisor) in enumerate(CUTS.values()):
             is_far = j - i >= least
             most = max(1, answer.length // divisor)
-            stats[row, column] = precision_of(answer.probability[is_far], right[is_far], most)
+            stats[row, column] = precision_of(probability[is_far], right[is_far], most)
     return stats
 
 
@@ -246,4 +257,4 @@ def contact_map(length: int, log_odds: np.ndarray) -> ContactMap | None:
     """The map of (pairs,) log odds; None where one is not finite."""
     if not np.isfinite(log_odds).all():
         return None
-    return ContactMap(length, (1 / (1 + np.exp(-log_odds.astype(np.float64)))).astype(np.float32))
+    return ContactMap.of(length, 1 / (1 + np.exp(-log_odds.astype(np.float64))))
