@@ -51,7 +51,7 @@ class Options(BaseModel):
 
     weights: str = Field(
         "facebook/esm2_t12_35M_UR50D",
-        description="ESM-2 or ProtT5: hub id, folder, run, random:6x320 (esm2-embed-head)",
+        description="ESM-2 or ProtT5, as for proteins/esm2-embed-head",
     )
     max_residues: int = Field(1022, gt=0, description="longer proteins are cropped at the end")
     protein_width: int = Field(128, ge=1, description="of the protein where the towers join")
