@@ -171,7 +171,7 @@ class ContactLearner:
         if network.config._attn_implementation != "eager":
             network.set_attn_implementation("eager")  # other kernels do not keep the maps
         numbers_BL, _ = tokens([sequence], max_residues=self.max_residues)
-        i, j = (torch.from_numpy(each) for each in pair_places(len(sequence)))
+        i, j = (torch.from_numpy(each).to(self.frozen.device) for each in pair_places(len(sequence)))
         with torch.inference_mode(), autocast(self.settings.precision, self.plan.machine):
             layers = network(input_ids=numbers_BL.to(self.frozen.device), output_attentions=True).attentions
             # The first and the last token are the start and the end.
