@@ -51,8 +51,10 @@ def plan(facts: Facts, options: Options, settings: Probe, machine: Machine) -> J
     config = read_config(options.weights)
     encoder, num_maps = num_parameters(config), config["num_hidden_layers"] * config["num_attention_heads"]
     longest = min(int(facts.sizes["longest"]), options.max_residues) + NUM_ADDED_TOKENS
-    # All maps of the longest protein, and the examples in single precision and standardised in double.
-    maps_bytes, examples_bytes = 4 * num_maps * longest**2, 12 * num_maps * settings.max_examples
+    num_examples = min(settings.max_examples, facts.num_rows * longest**2 // 2)
+    # All maps of the longest protein; the examples in single precision, standardised in double, and what solving takes:
+    # measured 16 bytes a number on 8 proteins of 250 residues.
+    maps_bytes, examples_bytes = 4 * num_maps * longest**2, 16 * num_maps * num_examples
     return {
         "num_parameters": num_maps + 1,
         "num_parameters_frozen": encoder,
@@ -117,10 +119,13 @@ class ContactLearner:
                 f"{num_proteins} training proteins, cropped to {self.max_residues} residues, hold no pair {LEAST} apart or "
                 "more that touches, or none that does not: there is nothing to tell apart."
             )
-        mean, spread = maps_PC.mean(axis=0, dtype=np.float64), maps_PC.std(axis=0, dtype=np.float64)
+        mean = maps_PC.mean(axis=0, dtype=np.float64)
+        standard_PC = maps_PC - mean
+        spread = np.sqrt(np.einsum("pc,pc->c", standard_PC, standard_PC) / len(standard_PC))
         spread[spread == 0] = 1.0
+        standard_PC /= spread
         model = LogisticRegression(C=1 / self.settings.penalty, max_iter=self.settings.steps)
-        model.fit((maps_PC - mean) / spread, touches_P)
+        model.fit(standard_PC, touches_P)
         weight = model.coef_[0] / spread
         self.state = {"weight": weight, "bias": model.intercept_ - weight @ mean}
         return {
@@ -176,7 +181,7 @@ class ContactLearner:
             layers = network(input_ids=numbers_BL.to(self.frozen.device), output_attentions=True).attentions
             # The first and the last token are the start and the end.
             parts = [corrected(maps_BHLL[0, :, 1:-1, 1:-1].float())[:, i, j] for maps_BHLL in layers]
-            return torch.cat(parts).T.cpu().numpy()
+            return torch.cat(parts).T.contiguous().cpu().numpy()
 
 
 def _raise_if_asked(watch: Watch) -> None:
