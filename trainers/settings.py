@@ -246,6 +246,17 @@ class ZeroShot(_Settings):
     precision: Literal["auto", "bf16", "fp32"] = Field("fp32", description="differences of likelihoods are small")
 
 
+class Probe(_Settings):
+    """Settings of a linear model on what a frozen network computes of its inputs: solved, not trained step by step."""
+
+    flags: ClassVar[Flags] = {"precision": lambda value: {"precision": value}}
+    trainer: Literal["probe"] = "probe"
+    max_examples: int = Field(250_000, gt=0, description="examples learned from at most: all are held in memory")
+    penalty: float = Field(1.0, gt=0, description="on the squares of the weights of standardised inputs, in all")
+    steps: int = Field(1000, gt=0, description="of the solver at most")
+    precision: Literal["auto", "bf16", "fp32"] = Field("fp32", description="of the frozen network")
+
+
 class KernelSettings(_Settings):
     """Settings of Gaussian processes: nothing is tuned by hand, the weights of the kernels maximise the evidence."""
 
@@ -269,4 +280,5 @@ SETTINGS: dict[str, type[_Settings]] = {
     "prompt": Prompt,
     "kernel": KernelSettings,
     "zero-shot": ZeroShot,
+    "probe": Probe,
 }

@@ -62,7 +62,7 @@ def demo_of(recipe: Recipe, say: Callable[[str], None]) -> tuple[Any, Request, J
             "or give data with --data FILE."
         ) from None
     say(f"demo: {demo.about}")
-    options = {**recipe.demo.options, **demo.options}
+    options = {**demo.options, **recipe.demo.options}
     return demo.data, demo.request, {"options": options, "train": dict(recipe.demo.train)}
 
 

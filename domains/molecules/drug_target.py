@@ -21,9 +21,8 @@ from domains.contract import Facts
 from domains.molecules.gnn_scratch import GraphTask, estimates, num_outputs, role_of
 from domains.molecules.graphs import Shelf
 from domains.molecules.networks import Architecture, GraphNetwork
-from domains.shared.esm import num_parameters
-from domains.shared.proteins.embedder import Esm2Encoder, reference_of
-from domains.shared.proteins.esm2_weights import find, read_config
+from domains.shared.proteins.embedder import ProteinEncoder, frozen_costs, reference_of
+from domains.shared.proteins.esm2_weights import find
 from domains.shared.sequences import cropped_notes
 from domains.shared.weights import random_notes, weights_facts
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
@@ -51,7 +50,8 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     weights: str = Field(
-        "facebook/esm2_t12_35M_UR50D", description="ESM-2: hub id, fair-esm name, folder, file, run, random:6x320"
+        "facebook/esm2_t12_35M_UR50D",
+        description="ESM-2 or ProtT5, as for proteins/esm2-embed-head",
     )
     max_residues: int = Field(1022, gt=0, description="longer proteins are cropped at the end")
     protein_width: int = Field(128, ge=1, description="of the protein where the towers join")
@@ -67,21 +67,20 @@ class Options(BaseModel):
 
 def plan(facts: Facts, options: Options, settings: Embed, machine: Machine) -> JSON:
     """Estimates from sizes and architecture. Raises MissingError where the weights are not to be had."""
-    config = read_config(options.weights)
-    width, frozen = config["hidden_size"], num_parameters(config)
+    frozen = frozen_costs(options.weights, settings.encode_tokens, options.max_residues)
+    width = frozen.width
     with torch.device("meta"):
         network = TwoTowers(options, {"mean": [0.0] * width, "std": [1.0] * width}, num_outputs(facts))
     found = estimates(facts, settings.head, network, _architecture(options))
-    activations = settings.encode_tokens * (12 * width + 2 * config["intermediate_size"]) * 4
     proteins = replace(facts, num_rows=int(facts.sizes["num_proteins"]))
     cropped = cropped_notes(
         proteins, options.max_residues, f"{options.max_residues} residues", "are cropped", "options.max_residues"
     )
     return {
         **found,
-        "num_parameters_frozen": frozen,
-        "encoding_flops": int(2 * frozen * facts.sizes["total_residues"]),
-        "memory_bytes": found["memory_bytes"] + 4 * frozen + activations + 4 * facts.num_rows * width,
+        "num_parameters_frozen": frozen.num_parameters,
+        "encoding_flops": int(2 * frozen.num_parameters * facts.sizes["total_residues"]),
+        "memory_bytes": found["memory_bytes"] + frozen.memory_bytes + 4 * facts.num_rows * width,
         "weights": weights_facts(options.weights, find),
         "notes": [*random_notes(options.weights), *cropped],
     }
@@ -89,13 +88,13 @@ def plan(facts: Facts, options: Options, settings: Embed, machine: Machine) -> J
 
 def build(plan: Plan) -> EmbedLearner:
     """A fresh learner. Raises MissingError where the weights are not to be had."""
-    encoder = Esm2Encoder(plan, reference_of(plan.options["weights"], plan.seed))
+    encoder = ProteinEncoder(plan, reference_of(plan.options["weights"], plan.seed))
     return EmbedLearner(plan, encoder, _towers(plan))
 
 
 def load(plan: Plan, folder: Path) -> EmbedLearner:
     """The learner that `save` wrote. Raises MissingError where the encoder's weights are gone or have changed."""
-    return EmbedLearner.load(plan, folder, lambda reference: Esm2Encoder(plan, reference), _towers(plan))
+    return EmbedLearner.load(plan, folder, lambda reference: ProteinEncoder(plan, reference), _towers(plan))
 
 
 def _towers(plan: Plan) -> Towers:

@@ -4,6 +4,7 @@ labelled        a sequence with a class or a number
 unlabelled      a sequence alone, to pretrain a language model on (masked-lm)
 label_sets      a sequence with any number of labels (multilabel)
 residue_labels  a sequence with a label for each of its residues (residue-labels)
+contact_pairs   a sequence with the pairs of its residues that touch (contacts)
 variants        a mutant, whose effect is asked for without training (variant-effect)
 
 See `domains.contract.Domain` for what the functions do.
@@ -20,6 +21,7 @@ from domains.contract import Baseline, Facts, Keys, Likeness, Metric, Profile, R
 
 COLUMNS = ("sequence", "mutant", "wild_type")
 MODULES = {
+    "contacts": "contact_pairs",
     "masked-lm": "unlabelled",
     "multilabel": "label_sets",
     "residue-labels": "residue_labels",

@@ -1,4 +1,4 @@
-"""The family `proteins/esm2-embed-head`: every sequence is embedded once, a small head learns on the vectors."""
+"""Every sequence is embedded once by a frozen language model, ESM-2 or ProtT5; a small head learns on the vectors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Facts
 from domains.proteins.estimates import length_notes, num_tokens_seen
-from domains.shared.esm import num_parameters
-from domains.shared.proteins.embedder import Esm2Encoder, reference_of
-from domains.shared.proteins.esm2_weights import find, read_config
+from domains.shared.proteins.embedder import ProteinEncoder, frozen_costs, reference_of
+from domains.shared.proteins.esm2_weights import find
 from domains.shared.weights import random_notes, weights_facts
 from trainers.contract import JSON, Machine, Plan
 from trainers.embed import EmbedLearner, Head
@@ -24,12 +23,13 @@ TINY: JSON = {
 
 
 class Options(BaseModel):
-    """The `options:` block of proteins/esm2-embed-head."""
+    """The `options:` block of proteins/esm2-embed-head and proteins/prott5-embed-head."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     weights: str = Field(
-        "facebook/esm2_t12_35M_UR50D", description="hub id, fair-esm name, folder, file, run, random:6x320"
+        "facebook/esm2_t12_35M_UR50D",
+        description="ESM-2 or ProtT5: hub id, fair-esm name, folder, file, run, random:6x320, random-t5:6x320",
     )
     max_residues: int = Field(1022, gt=0, description="longer sequences are cropped at the end")
     hidden: int = Field(0, ge=0, description="width of the head's hidden layer; 0: a linear head")
@@ -39,21 +39,18 @@ class Options(BaseModel):
 
 def plan(facts: Facts, options: Options, settings: Embed, machine: Machine) -> JSON:
     """Estimates from lengths and architecture. Raises MissingError where the weights are not to be had."""
-    config = read_config(options.weights)
-    outputs = len(facts.classes) or 1
-    width = config["hidden_size"]
+    frozen = frozen_costs(options.weights, settings.encode_tokens, options.max_residues)
+    outputs, width = len(facts.classes) or 1, frozen.width
     head = (
         (width + 1) * outputs if not options.hidden else (width + 1) * options.hidden + (options.hidden + 1) * outputs
     )
-    encoder = num_parameters(config)
     steps = settings.head.steps or round((settings.head.epochs or 10) * facts.num_rows / settings.head.batch_size)
-    activations = settings.encode_tokens * (12 * width + 2 * config["intermediate_size"]) * 4
     return {
         "num_parameters": head,
-        "num_parameters_frozen": encoder,
+        "num_parameters_frozen": frozen.num_parameters,
         "num_steps": steps,
-        "encoding_flops": 2 * encoder * num_tokens_seen(facts, options.max_residues),
-        "memory_bytes": 4 * encoder + activations + 4 * facts.num_rows * width,
+        "encoding_flops": 2 * frozen.num_parameters * num_tokens_seen(facts, options.max_residues),
+        "memory_bytes": frozen.memory_bytes + 4 * facts.num_rows * width,
         "weights": weights_facts(options.weights, find),
         "notes": [*random_notes(options.weights), *length_notes(facts, options.max_residues)],
     }
@@ -61,12 +58,12 @@ def plan(facts: Facts, options: Options, settings: Embed, machine: Machine) -> J
 
 def build(plan: Plan) -> EmbedLearner:
     """A fresh learner. Raises MissingError where the weights are not to be had."""
-    return EmbedLearner(plan, Esm2Encoder(plan, reference_of(plan.options["weights"], plan.seed)), _head(plan))
+    return EmbedLearner(plan, ProteinEncoder(plan, reference_of(plan.options["weights"], plan.seed)), _head(plan))
 
 
 def load(plan: Plan, folder: Path) -> EmbedLearner:
     """The learner that `save` wrote. Raises MissingError where the encoder's weights are gone or have changed."""
-    return EmbedLearner.load(plan, folder, lambda reference: Esm2Encoder(plan, reference), _head(plan))
+    return EmbedLearner.load(plan, folder, lambda reference: ProteinEncoder(plan, reference), _head(plan))
 
 
 def _head(plan: Plan) -> Head:

@@ -65,11 +65,11 @@ def from_folder(weights: Weights) -> nn.Module:
     return without_contact_head(encoder)
 
 
-def demand_all(missing: Sequence[str], weights: Weights) -> None:
+def demand_all(missing: Sequence[str], weights: Weights, what: str = "an ESM encoder") -> None:
     """Raises DataError if tensors are `missing`."""
     if missing:
         raise DataError(
-            f"{weights.path}: {len(missing)} tensors of an ESM encoder are missing or of another shape, the first is "
+            f"{weights.path}: {len(missing)} tensors of {what} are missing or of another shape, the first is "
             f"{sorted(missing)[0]!r}. Fetch the weights again."
         )
 
@@ -84,6 +84,11 @@ def encoder_roles(names: Sequence[str], num_layers: int, prefix: str = "") -> di
         is_scalar = name.endswith("bias") or "LayerNorm" in name or "layer_norm" in name
         roles[prefix + name] = Role("scalar" if is_scalar else kind, depth)  # type: ignore[arg-type]
     return roles
+
+
+def numbers_per_token(config: Mapping[str, Any], num_tokens: int) -> int:
+    """Numbers that one layer keeps of each token of a sequence of `num_tokens` without a backward pass, about."""
+    return 12 * int(config["hidden_size"]) + 2 * int(config["intermediate_size"])
 
 
 def num_parameters(config: Mapping[str, Any]) -> int:

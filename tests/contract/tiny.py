@@ -71,6 +71,14 @@ def labelled_residues(folder: Path, task: str) -> tuple[Any, str]:
     return _written(frame, folder / "residues.csv"), "structure"
 
 
+def touching_residues(folder: Path, task: str) -> tuple[Any, str]:
+    """Chains in which residues of opposite charge touch."""
+    from domains.proteins.demo import touching
+
+    frame = pd.DataFrame(touching(num_proteins=NUM_ROWS, shortest=25, longest=40))
+    return _written(frame, folder / "contacts.csv"), "contacts"
+
+
 def variants(folder: Path, task: str) -> tuple[Any, str]:
     """Mutants of a chain of one family; a residue of another family harms, by about as much everywhere."""
     rng = np.random.default_rng(0)
@@ -327,6 +335,7 @@ MAKERS: dict[str, Callable[[Path, str], tuple[Any, str | None]]] = {
     "proteins/protein-lm": proteins_or_chains,
     "proteins/esm2-variant-effect": variants,
     "proteins/esm2-residue": labelled_residues,
+    "proteins/contacts": touching_residues,
     "genomics": genomics,
     "images": pictures,
     "images/segment": pictures_with_masks,
@@ -411,6 +420,7 @@ NEEDS: dict[str, Callable[[str, Any, str | None, Path], dict[str, Any]]] = {
     "images/vit-finetune": transformer,
     "images/vit-scratch": transformer,
     "proteins/esm2-variant-effect": language_of_proteins,
+    "proteins/prott5-embed-head": lambda *_: {"options.weights": "random-t5:2x32"},
     "text/distil": teacher,
     "text/distil-tag": teacher,
     "text/few-shot-tag": speaker,

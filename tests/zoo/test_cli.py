@@ -83,7 +83,7 @@ def test_list_and_show_know_every_recipe(zoo: Any) -> None:
         ("list --type tabluar", "Did you mean tabular"),
         ("list --status redy", "Did you mean ready"),
         ("recomend --type proteins --n 5", "recommend"),
-        ("train proteins/contacts --data x.csv", "planned, not built yet"),
+        ("train genomics/dnabert2-finetune --data x.csv", "planned, not built yet"),
     ],
 )
 def test_wrong_usage_exits_2_with_one_clean_line(zoo: Any, line: str, says: str) -> None:

@@ -149,7 +149,8 @@ def test_a_planned_winner_is_named_with_the_nearest_ready_recipe_as_next_command
 
 
 def test_a_planned_winner_never_points_at_a_recipe_for_another_task() -> None:
-    answer = zoo.recommend("proteins", n=500, task="contacts")
+    answer = zoo.recommend("medical", n=500, task="prompted-segmentation")
+    assert answer.recipe.status == "planned"
     assert answer.nearest_ready is None
     assert answer.next_command == "zoo list --status ready"
 
