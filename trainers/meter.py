@@ -151,6 +151,7 @@ class Meter:
         self.counter: FlopCounter | None = None
         self.seconds, self.num_tries = 0.0, 0
         self.cut_before: Any = None
+        self.stage: int | None = None
         self.whole, self.recent = Spent(), Spent()
         self.times: deque[tuple[float, float]] = deque(maxlen=1000)
 
@@ -165,6 +166,9 @@ class Meter:
         """Take in a step that is done, and how long it took."""
         units = window.num_examples if window.num_tokens is None else window.num_tokens
         self.unit = "sample" if window.num_tokens is None else "token"
+        if window.stage != self.stage:
+            self.stage = window.stage
+            self.forget()
         is_counted = self._is_due()
         self.seconds += seconds
         if is_counted:
@@ -175,7 +179,7 @@ class Meter:
             self.recent.add(units, seconds, self.flops_per_unit)
 
     def forget(self) -> None:
-        """Count anew: from the coming step on, layers are frozen or freed."""
+        """Count anew: layers are frozen or freed from the coming step on, or examples have another size in this one."""
         self.flops_per_unit, self.num_tries = None, 0
 
     def speed(self) -> JSON:
