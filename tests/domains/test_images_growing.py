@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_images_cnn import LABELS, plan_of
+from test_images_cnn import LABELS
 from test_images_vit import SMALL, examples, options, task
 
 from domains.images import cnn
@@ -126,4 +126,3 @@ def test_the_feed_gives_pictures_of_each_epochs_size(tmp_path, monkeypatch):
     assert sides == [[16]] * 6 + [[32]] * 6 + [[48]] * 6 + [[64]] * 6
     step, share = feed.largest_step()
     assert (feed.drawn(step).batches[0].inputs[0].shape, share) == ((4, 3, 64, 64), (1 / 4 + 9 / 16) / 2)
-    assert plan_of(progressive=0.5).options["progressive"] == 0.5
