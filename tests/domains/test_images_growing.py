@@ -5,15 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from test_images_cnn import LABELS
-from test_images_vit import SMALL, examples, options, task
+from test_images_vit import SMALL, examples, options, picture, task
 
-from domains.images import cnn
+from domains.contract import Request
+from domains.images import cnn, data
 from domains.images.augment import mixed, training_view
 from domains.images.growing import NUM_STAGES, growing_sides
 from domains.images.shelf import Shelf, shelve
-from trainers.contract import Machine
-from trainers.errors import UsageError
+from trainers.contract import Machine, Plan
+from trainers.errors import StoppedError, UsageError
 from trainers.parts import make_feed
 from trainers.settings import Gradient
 
@@ -67,8 +69,6 @@ def test_without_the_option_batches_are_bitwise_what_they_were(more):
 
 
 def test_pictures_from_the_cache_and_decoded_each_time_give_the_same_small_views(tmp_path):
-    from PIL import Image
-
     paths = []
     for i, (pixels, _) in enumerate(examples()):
         paths.append(tmp_path / f"{i}.png")
@@ -112,10 +112,17 @@ def test_a_picture_that_cannot_be_smaller_is_refused():
 
 
 class Watch:
-    rank, world = 0, 1
+    """A run in `folder` that is told to stop before its step `stop_at`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    metric, higher_is_better, rank, world = "accuracy", True, 0, 1
+
+    def __init__(self, folder: Path, stop_at: int | None = None) -> None:
+        self.folder, self.cache, self.stop_at, self.num_asked = folder, folder, stop_at, 0
+        self.log = lambda **event: None
+
+    def should_stop(self) -> str | None:
+        self.num_asked += 1
+        return "signal" if self.stop_at is not None and self.num_asked > self.stop_at else None
 
 
 def test_the_feed_gives_pictures_of_each_epochs_size(tmp_path, monkeypatch):
@@ -126,3 +133,28 @@ def test_the_feed_gives_pictures_of_each_epochs_size(tmp_path, monkeypatch):
     assert sides == [[16]] * 6 + [[32]] * 6 + [[48]] * 6 + [[64]] * 6
     step, share = feed.largest_step()
     assert (feed.drawn(step).batches[0].inputs[0].shape, share) == ((4, 3, 64, 64), (1 / 4 + 9 / 16) / 2)
+
+
+@pytest.mark.parametrize("network", ["test_efficientnet", "test_vit"])
+def test_a_growing_training_that_was_stopped_and_resumed_ends_with_the_same_bits(tmp_path, network):
+    paths = []
+    for i in range(12):
+        paths.append(tmp_path / "abc"[i % 3] / f"{i}.png")
+        paths[-1].parent.mkdir(exist_ok=True)
+        Image.fromarray(picture(i)).save(paths[-1])
+    rows = data.read(tmp_path, Request()).table
+    settings = Gradient(epochs=4, batch_size=4, precision="fp32", compile="off", save_steps=1)
+    chosen = options(network=network, image_size=128, progressive=0.25, randaug=5).model_dump()
+    facts = data.describe(rows, "classification", Request())
+    plan = Plan("", "images", facts.task, "", chosen, settings.model_dump(mode="json"), facts.as_json())
+
+    def weights(folder: Path, stop_at: int | None = None) -> dict[str, torch.Tensor]:
+        learner = cnn.build(plan)
+        learner.fit(rows, None, Watch(folder, stop_at))
+        return learner.task.model.state_dict()
+
+    whole = weights(tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        weights(tmp_path / "cut", stop_at=5)
+    resumed = weights(tmp_path / "cut")
+    assert all(torch.equal(resumed[name], value) for name, value in whole.items())
