@@ -166,10 +166,12 @@ class Meter:
         """Take in a step that is done, and how long it took."""
         units = window.num_examples if window.num_tokens is None else window.num_tokens
         self.unit = "sample" if window.num_tokens is None else "token"
-        if window.stage != self.stage:
+        is_new = window.stage != self.stage
+        if is_new:
             self.stage = window.stage
             self.forget()
-        is_counted = self._is_due()
+        # The first step of a stage ran uncounted; the next one counts as it runs, which is cheaper than from shapes.
+        is_counted = self._is_due() and not is_new
         self.seconds += seconds
         if is_counted:
             self._settle(window, units)
