@@ -31,7 +31,7 @@ def frechet_distance(ones: np.ndarray, others: np.ndarray) -> float:
     """
     means = [each.mean(axis=0, dtype=np.float64) for each in (ones, others)]
     roots = [
-        np.linalg.qr((each.astype(np.float64) - mean) / np.sqrt(len(each) - 1), mode="r")
+        np.linalg.qr((each.astype(np.float64) - mean) / np.sqrt(len(each) - 1)).R
         for each, mean in zip((ones, others), means, strict=True)
     ]
     spread = sum(float(np.square(root).sum()) for root in roots)
