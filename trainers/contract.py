@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -289,6 +289,14 @@ class Role:
     depth: int = 0
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training. until: the share of all steps at which it ends.   cost: of a step in it, in any one unit."""
+
+    until: float
+    cost: float = 1.0
+
+
 class Task(Protocol):
     """The inner contract: what a gradient recipe gives to the loop. See `trainers.loop` for the order of calls.
 
@@ -324,3 +332,18 @@ class Task(Protocol):
         """Inputs of `predict` for these rows, as CPU tensors. The rows carry no target."""
 
     def predict(self, model: torch.nn.Module, inputs: Any) -> Predictions: ...
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """What a task also meets whose examples are drawn otherwise as training goes on: small pictures before large ones.
+
+    Stages are shares of the planned steps, so the number of a step tells its stage, before and after a resume. A budget in
+    seconds leaves the steps open, and is refused.
+    """
+
+    stages: Sequence[Stage]
+    """In order; empty where all steps draw alike."""
+
+    def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator], stage: int = -1) -> Batch:
+        """`Task.draw` in a stage by its place in `stages`; by default as in the last one."""

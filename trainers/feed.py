@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from trainers.contract import Batch
+from trainers.stages import Stages
 
 ORDER, EXAMPLE = 0, 1
 """First words of the spawn keys: streams of different purpose never meet."""
@@ -168,23 +169,26 @@ class Drawn:
     the task tells sizes).
 
     is_extra: there was none left for this process, so it computes along on examples of another, at weight 0.
+    stage: of the training, where the task has several; steps of one are alike.
     """
 
     batches: list[Batch]
     num_examples: int
     num_tokens: int | None = None
     is_extra: bool = False
+    stage: int | None = None
 
 
 class Feed:
     """The micro-batches of any step of training.
 
-    draw, examples, sizes: as in `contract.Task`.   cut: the limits of `micro_batches`.
+    draw, examples, sizes: as in `contract.Task`, where there are `stages` draw is as in `contract.Staged`.
+    cut: the limits of `micro_batches`.
     """
 
     def __init__(
         self,
-        draw: Callable[[Sequence[Any], Sequence[np.random.Generator]], Batch],
+        draw: Callable[..., Batch],
         examples: Sequence[Any],
         sizes: Sequence[int] | None,
         *,
@@ -193,8 +197,9 @@ class Feed:
         seed: int,
         rank: int = 0,
         world: int = 1,
+        stages: Stages | None = None,
     ) -> None:
-        self.draw, self.examples, self.cut = draw, examples, cut
+        self.draw, self.examples, self.cut, self.stages = draw, examples, cut, stages
         self.sizes = None if sizes is None else np.asarray(sizes)
         self.order = {"seed": seed, "sizes": self.sizes, "min_rows": cut["min_rows"]}
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
@@ -216,15 +221,18 @@ class Feed:
         own = dealt(window, self.sizes, self.rank, self.world, self.cut["min_rows"])
         if is_extra := not len(own):
             own = window[: self.cut["min_rows"]]
-        batches = [self._drawn(step, part) for part in micro_batches(own, self.sizes, **self.cut)]
+        stage = None if self.stages is None else self.stages.at(step)
+        batches = [self._drawn(step, part, stage) for part in micro_batches(own, self.sizes, **self.cut)]
         if is_extra:
             batches = [Batch(batch.inputs, dict.fromkeys(batch.counts, 0.0)) for batch in batches]
         num_tokens = None if self.sizes is None else int(self.sizes[window].sum())
-        return Drawn(batches, len(window), num_tokens, is_extra)
+        return Drawn(batches, len(window), num_tokens, is_extra, stage)
 
     def largest_step(self, num_steps: int | None = None) -> tuple[int, float]:
         """The step of the first epoch, or of its first `num_steps`, whose micro-batches are padded largest, and the median
-        step's cost as a share of its; (0, 1.0) where all examples cost the same."""
+        step's cost as a share of its; of several stages a whole step of the costliest; (0, 1.0) where all cost the same."""
+        if self.stages is not None:
+            return self._costliest_step(self.stages), self.stages.median_cost()
         if self.sizes is None:
             return 0, 1.0
         costs, largest = [], []
@@ -251,8 +259,14 @@ class Feed:
         self.cut = {**self.cut, "rows": max(least, rows // 2), "tokens": tokens and max(1, tokens // 2)}
         return True
 
-    def _drawn(self, step: int, part: np.ndarray) -> Batch:
-        return self.draw([self.examples[at] for at in part.tolist()], Generators(self.seed, step, part))
+    def _costliest_step(self, stages: Stages) -> int:
+        """The last step of an epoch may be short; the one after it is whole."""
+        step = stages.start(stages.costliest())
+        return min((step, step + 1), key=lambda at: (stages.at(at) != stages.at(step), -len(self.window(at))))
+
+    def _drawn(self, step: int, part: np.ndarray, stage: int | None) -> Batch:
+        given = [self.examples[at] for at in part.tolist()], Generators(self.seed, step, part)
+        return self.draw(*given) if stage is None else self.draw(*given, stage)
 
 
 class Ahead(Generic[T]):

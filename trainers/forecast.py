@@ -60,7 +60,8 @@ def forecast(task: Task, parts: Parts, settings: Gradient, *, machine: Machine, 
     batches = sorted(parts.drawn(position).batches, key=input_bytes, reverse=True)
     step = traced_step(task, parts, settings, batches[:2], machine, deadline)
     answers = traced_predict(task, parts, settings, rows, machine, deadline)
-    other = share if parts.feed.sizes is not None else _rest(parts)
+    is_uneven = parts.feed.sizes is not None or parts.feed.stages is not None
+    other = share if is_uneven else _rest(parts)
     batch_bytes = 2 * sum(input_bytes(each) for each in batches)
     memory = memory_terms(task, parts, step, answers, batch_bytes, settings, machine, other)
     rates = rates_of(machine, cache)

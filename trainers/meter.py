@@ -151,6 +151,7 @@ class Meter:
         self.counter: FlopCounter | None = None
         self.seconds, self.num_tries = 0.0, 0
         self.cut_before: Any = None
+        self.stage: int | None = None
         self.whole, self.recent = Spent(), Spent()
         self.times: deque[tuple[float, float]] = deque(maxlen=1000)
 
@@ -165,7 +166,12 @@ class Meter:
         """Take in a step that is done, and how long it took."""
         units = window.num_examples if window.num_tokens is None else window.num_tokens
         self.unit = "sample" if window.num_tokens is None else "token"
-        is_counted = self._is_due()
+        is_new = window.stage != self.stage
+        if is_new:
+            self.stage = window.stage
+            self.forget()
+        # The first step of a stage ran uncounted; the next one counts as it runs, which is cheaper than from shapes.
+        is_counted = self._is_due() and not is_new
         self.seconds += seconds
         if is_counted:
             self._settle(window, units)
@@ -175,7 +181,7 @@ class Meter:
             self.recent.add(units, seconds, self.flops_per_unit)
 
     def forget(self) -> None:
-        """Count anew: from the coming step on, layers are frozen or freed."""
+        """Count anew: layers are frozen or freed from the coming step on, or examples have another size in this one."""
         self.flops_per_unit, self.num_tries = None, 0
 
     def speed(self) -> JSON:

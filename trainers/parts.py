@@ -15,10 +15,10 @@ import torch
 from trainers import optim
 from trainers.averages import Averages, averages_of
 from trainers.checkpoint import Snapshots
-from trainers.contract import Machine, Task, Watch
+from trainers.contract import Machine, Staged, Task, Watch
 from trainers.distributed import Ranks, shard
 from trainers.errors import DataError, UsageError
-from trainers.feed import Drawn, Feed
+from trainers.feed import Drawn, Feed, num_windows
 from trainers.guard import LossReader
 from trainers.memory import MemoryLadder
 from trainers.meter import Meter
@@ -28,6 +28,7 @@ from trainers.progress import StepLines
 from trainers.rollback import WayBack
 from trainers.schedule import Budget
 from trainers.settings import Gradient
+from trainers.stages import Stages
 from trainers.state import State
 
 
@@ -156,4 +157,18 @@ def make_feed(task: Task, rows: Any, settings: Gradient, *, seed: int, watch: Wa
         seed=seed,
         rank=watch.rank,
         world=watch.world,
+        stages=stages_of(task, settings, num_windows(len(examples), settings.batch_size, task.min_rows)),
     )
+
+
+def stages_of(task: Task, settings: Gradient, steps_per_epoch: int) -> Stages | None:
+    """The stages of a task that has any. Raises UsageError where the budget does not say how many steps there are."""
+    if not isinstance(task, Staged) or not task.stages:
+        return None
+    budget = Budget.of(settings, steps_per_epoch)
+    if budget.name == "seconds":
+        raise UsageError(
+            "This recipe's options divide the training into stages of so many steps each, and a budget in seconds leaves "
+            "open how many there are. Give --epochs, or --set train.steps=..., in place of --budget."
+        )
+    return Stages(task.stages, int(budget.amount))

@@ -13,12 +13,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Baseline, Facts
+from domains.images.growing import fitting_sides, stages_of
 from domains.images.task import PictureTask
 from domains.shared import timm_backbone as nets
 from domains.shared.convolutions import keep_depthwise_in_float32
@@ -64,6 +66,9 @@ class Options(BaseModel):
     cutmix: float = Field(
         0.0, ge=0, description="paste a box of one picture into another, likewise; with mixup by turns"
     )
+    progressive: float | None = Field(
+        None, gt=0, lt=1, description="side of the first pictures as a share of the last; four stages. None: one size"
+    )
     drop_path: float = Field(0.0, ge=0, lt=1, description="share of residual branches left out (stochastic depth)")
     network_args: dict[str, int | float | bool] = Field(
         default_factory=dict, description='for timm\'s network: {"patch_size": 4}'
@@ -83,12 +88,16 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     """
     found = backbone_of(options, facts)
     side, why = input_side(facts, found, options)
+    notes, share = [f"pictures go in at {side} x {side} pixels: {why}"], 1.0
+    if options.progressive:
+        sides = fitting_sides(found.as_json(), facts.num_outputs, side, options.progressive)
+        share = mean(stage.cost for stage in stages_of(sides))
+        notes.append(f"training pictures grow: {', '.join(map(str, sides))} pixels, equal shares of the steps")
     with nets.fitting(found.args):
         cost = forward_cost(lambda: nets.build_network(found.as_json(), facts.num_outputs), side)
     rows_at_once = settings.micro_batch_size or settings.batch_size
     steps_per_epoch = max(1, math.ceil(facts.num_rows / settings.batch_size))
     steps = settings.steps or math.ceil((settings.epochs or 10) * steps_per_epoch)
-    notes = [f"pictures go in at {side} x {side} pixels: {why}"]
     if found.weights is None:
         notes.append("random weights: no pretraining")
     elif found.weights.path.is_file():
@@ -99,7 +108,7 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
         "num_parameters": cost.num_parameters,
         # Weights, gradients and two moments, and what backward keeps of each picture.
         "memory_bytes": 16 * cost.num_parameters + 4 * cost.num_activations * rows_at_once,
-        "flops_per_example": 3 * cost.flops,
+        "flops_per_example": round(3 * share * cost.flops),
         **({} if settings.seconds else {"num_steps": steps}),
         "image_size": side,
         "notes": notes,
@@ -139,6 +148,8 @@ def backbone_of(options: Options, facts: Facts) -> nets.Backbone:
             args["patch_size"] = max(2, side // PATCHES_A_SIDE)
         if side != own:
             args["img_size"] = side
+        if options.progressive:
+            args["dynamic_img_size"] = True
     return replace(found, args={**found.args, **args, **options.network_args})
 
 

@@ -2,7 +2,7 @@
 
 A finished run draws a picture for every row of a table without pictures (`zoo predict RUN orders.csv --out FOLDER`, with a
 column `class` or without), and keeps a sheet of examples in `model/samples.png`. Its score is the error of the flow on held-out
-pictures; no Frechet distance is counted, which needs a network of its own and thousands of pictures.
+pictures; with `options.frechet` the Frechet distance between drawn and training pictures is told too, where there are enough.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
 from domains.contract import Baseline, Facts
-from domains.images import flow
+from domains.images import flow, frechet
 from domains.images.flow_network import FlowNetwork
 from domains.images.generated import CONDITION
 from domains.images.labelled import FILE
 from domains.images.shelf import Examples, shelve
-from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role
+from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role, Watch
 from trainers.gradient import GradientLearner
 from trainers.settings import Gradient
 
@@ -50,10 +50,15 @@ class Options(BaseModel):
     guidance: float = Field(2.0, ge=0, description="how often the class's part of the direction counts; 1: as learned")
     steps: int = Field(20, ge=1, le=1000, description="midpoint steps to draw a picture, two looks of the network each")
     flip: bool = Field(True, description="mirror left and right; false where that changes the meaning (digits)")
+    frechet: str | None = Field(
+        None,
+        description='network for a Frechet distance once trained: hub id, folder, run on pictures, "demo"; None: none',
+    )
+    frechet_pictures: int = Field(10_000, ge=2, description="drawn for it and compared with as many, at most")
 
 
 def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -> JSON:
-    """Estimates from shapes."""
+    """Estimates from shapes. Raises MissingError where the weights for a Frechet distance are not to be had."""
     side = input_side(facts, options)
     with torch.device("meta"):
         network = FlowNetwork(len(facts.classes), options.widths)
@@ -61,11 +66,18 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     activations = sum(14 * width * (side >> level) ** 2 for level, width in enumerate(options.widths))
     steps = settings.planned_steps(facts.num_rows)
     drawn_by = f"by {len(facts.classes)} classes" if facts.classes else "without classes"
+    notes = [f"pictures of {side} x {side} pixels, {drawn_by}"]
+    if options.frechet is not None:
+        width, num = frechet.Features(options.frechet, "cpu").width, min(facts.num_rows, options.frechet_pictures)
+        problem = frechet.why_not(num, width)
+        notes.append(
+            f"no Frechet distance: {problem}" if problem else f"{num:,} pictures are drawn for a Frechet distance"
+        )
     return {
         "num_parameters": num_parameters,
         "memory_bytes": 20 * num_parameters + 4 * activations * (settings.micro_batch_size or settings.batch_size),
         **({"num_steps": steps} if steps else {}),
-        "notes": [f"pictures of {side} x {side} pixels, {drawn_by}"],
+        "notes": notes,
     }
 
 
@@ -99,13 +111,30 @@ def make_task(plan: Plan) -> FlowTask:
 
 
 class DrawingLearner(GradientLearner):
-    """A gradient learner that leaves a sheet of examples beside its weights."""
+    """A gradient learner that leaves a sheet of examples beside its weights, and tells how far they are from real ones."""
+
+    def fit(self, train: Any, valid: Any, watch: Watch) -> JSON:
+        """Train, and where it is asked for count the Frechet distance, among several processes in the first."""
+        actual = super().fit(train, valid, watch)
+        options, task = Options.model_validate(self.plan.options), self.task
+        if options.frechet is None or watch.rank:
+            return actual
+        assert isinstance(task, FlowTask)
+        classes = task.numbers(train.column(CONDITION))
+        features = frechet.Features(options.frechet, self.plan.machine.device)
+        how: JSON = {"side": task.side, "most": options.frechet_pictures, "seed": self.plan.seed, "log": watch.log}
+
+        def drawing(numbers: Sequence[int], rows: np.ndarray) -> np.ndarray:
+            return task.samples(numbers, classes[rows], self.plan.seed)
+
+        return {**actual, **frechet.compared(drawing, train, features, **how)}
 
     def save(self, folder: Path) -> None:
         """Weights, and SHEET."""
         super().save(folder)
         assert isinstance(self.task, FlowTask)
-        flow.grid(self.task.samples(SAMPLES, self.plan.seed), _COLUMNS).save(folder / SHEET)
+        classes = np.arange(SAMPLES) % max(1, len(self.task.classes))
+        flow.grid(self.task.samples(range(SAMPLES), classes, self.plan.seed), _COLUMNS).save(folder / SHEET)
 
 
 @dataclass(frozen=True)
@@ -146,7 +175,7 @@ class FlowTask:
         """Pictures decoded once into `folder`, with their classes."""
         paths = [Path(train.context["root"]) / file for file in train.column(FILE)]
         shelf = shelve(paths, self.side, folder / "pictures", num_bytes=int(3e6 * self.megapixels))
-        return Examples(shelf, self._numbers(train.column(CONDITION)))
+        return Examples(shelf, self.numbers(train.column(CONDITION)))
 
     def sizes(self, examples: Sequence[Any]) -> None:
         """All pictures cost the same."""
@@ -176,7 +205,7 @@ class FlowTask:
 
     def collate(self, rows: Any) -> tuple[torch.Tensor, ...]:
         """Pictures uint8, their fixed noise and classes; without pictures the noise to begin with, and classes."""
-        classes = torch.from_numpy(self._numbers(rows.column(CONDITION)))
+        classes = torch.from_numpy(self.numbers(rows.column(CONDITION)))
         if rows.context["has_pictures"]:
             pictures = flow.squares(rows, self.side)
             noise = np.stack([flow.fixed_noise(each) for each in pictures])
@@ -193,13 +222,12 @@ class FlowTask:
         found = self._drawn(model, *inputs)
         return Predictions.of_files([Drawn(each.tobytes(), self.side) for each in found])
 
-    def samples(self, num: int, seed: int) -> np.ndarray:
-        """(num, side, side, 3) uint8, of the classes in turn."""
+    def samples(self, numbers: Sequence[int], classes: np.ndarray, seed: int) -> np.ndarray:
+        """(numbers, side, side, 3) uint8: a picture of its class for each number, always the same one."""
         model, device = self.model.eval(), next(self.model.parameters()).device
-        rngs = [np.random.default_rng([seed, i]) for i in range(num)]
+        rngs = [np.random.default_rng([seed, i]) for i in numbers]
         noise = torch.from_numpy(np.stack([self._noise(rng) for rng in rngs])).to(device)
-        classes = torch.arange(num, device=device) % max(1, len(self.classes))
-        return self._drawn(model, noise, classes)
+        return self._drawn(model, noise, torch.from_numpy(classes).to(device))
 
     def _drawn(self, model: torch.nn.Module, noise: torch.Tensor, classes: torch.Tensor) -> np.ndarray:
         velocity = flow.guided(model, self.options.guidance if self.classes else 1.0, len(self.classes))
@@ -213,7 +241,7 @@ class FlowTask:
     def _noise(self, rng: np.random.Generator) -> np.ndarray:
         return rng.standard_normal((3, self.side, self.side), dtype=np.float32)
 
-    def _numbers(self, labels: Any) -> np.ndarray:
+    def numbers(self, labels: Any) -> np.ndarray:
         """(rows,) class positions; the last, one beyond the classes, for none."""
         place = {name: at for at, name in enumerate(self.classes)}
         return np.array([place.get(label, len(self.classes)) for label in labels], np.int64)

@@ -69,6 +69,8 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     order = table.column(request.order).to_numpy() if has_order else None
     has_groups = len(np.unique(group)) < len(group)
     rule, because = _rule(any(given), order is not None, has_groups, stratum is not None)
+    if rule == "given" and table.context["layout"] == "table":
+        because = "a column 'split', or the names of packed files, say the part of each row"
     because += f"; {num_copies} copies or near copies stay with their originals" if num_copies else ""
     because += f"; groups follow {request.group!r}" if has_group else ""
     because += "; only exact copies were looked for (--fast)" if fast else ""
@@ -231,7 +233,7 @@ def _from_table(data: Any, request: Request, laid: Laid | None = None) -> Readin
         target=rows.target,
         task=rows.task,
         bad=rows.bad,
-        parts=laid.parts if laid else None,
+        parts=(laid.parts if laid else None) or rows.parts,
         notices=rows.notices,
         rows=rows,
     )

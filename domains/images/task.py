@@ -11,6 +11,7 @@ import torch
 
 from domains.contract import Facts
 from domains.images.augment import mixed, training_view
+from domains.images.growing import sides_of, stages_of
 from domains.images.labelled import FILE
 from domains.images.shelf import STORED_MARGIN, Examples, shelve
 from domains.images.views import PlainViews
@@ -22,8 +23,8 @@ from trainers.outcome import Outcome
 
 
 class PictureTask:
-    """Meets `trainers.contract.Task`. Pictures travel as uint8 (rows, 3, side, side) and are normalised in the model's
-    device, a quarter of the bytes of floats."""
+    """Meets `trainers.contract.Task`, and `Staged` where training pictures grow. Pictures travel as uint8 (rows, 3, side,
+    side) and are normalised in the model's device, a quarter of the bytes of floats."""
 
     couples_rows = False
 
@@ -32,6 +33,8 @@ class PictureTask:
         self.outcome = Outcome.from_json(fitted["outcome"])
         self.config = fitted["pictures"]
         self.side = stored_side(self.config)
+        self.sides = sides_of(model, self.side, options.progressive)
+        self.stages = stages_of(self.sides) if len(self.sides) > 1 else ()
         self.views = PlainViews(self.config)
         self.mixes = options.mixup > 0 or options.cutmix > 0
         # Random weights come with no statistics that were worth keeping.
@@ -59,11 +62,12 @@ class PictureTask:
     def sizes(self, examples: Sequence[Any]) -> None:
         """All pictures cost the same."""
 
-    def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator]) -> Batch:
-        """Training views with their targets."""
+    def draw(self, examples: Sequence[Any], rngs: Sequence[np.random.Generator], stage: int = -1) -> Batch:
+        """Training views with their targets; smaller and less changed in the first stages, where there are several."""
+        side = self.sides[stage]
         how = {"scale": self.options.scale, "flip": self.options.flip, "interpolation": self.config["interpolation"]}
-        how["randaug"] = self.options.randaug
-        views = np.stack([training_view(x, self.side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)])
+        how["randaug"] = self.options.randaug * (side / self.side)
+        views = np.stack([training_view(x, side, rng=rngs[i], **how) for i, (x, _) in enumerate(examples)])
         targets, share = np.array([target for _, target in examples]), 1.0
         if self.mixes:
             views, share = mixed(views, mixup=self.options.mixup, cutmix=self.options.cutmix, rng=rngs[0])

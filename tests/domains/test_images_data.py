@@ -125,6 +125,30 @@ def test_given_parts_are_kept_and_valid_is_carved_from_train(tmp_path):
     assert len(split.valid) > 0
 
 
+def test_a_column_called_split_says_the_part_of_each_row_of_a_table(tmp_path):
+    places = [picture(tmp_path / f"{i}.png", i).name for i in range(24)]
+    said = ["Train"] * 12 + ["val"] * 4 + ["test"] * 8
+    frame = pd.DataFrame({"path": places, "label": list("ab") * 12, "split": said})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    reading = data.read(tmp_path / "t.csv", Request())
+    keys = data.keys(reading.table, "classification", Request(), fast=True)
+    split = make_split(keys, 24, seed=0)
+    assert (split.rule, split.train.tolist()) == ("given", list(range(12)))
+    assert (split.valid.tolist(), split.test.tolist()) == (list(range(12, 16)), list(range(16, 24)))
+    assert "column 'split'" in keys.because
+    frame.assign(split=["train"] * 23 + [""]).to_csv(tmp_path / "gap.csv", index=False)
+    with pytest.raises(DataError, match="says nothing in 1 of 24 rows"):
+        data.read(tmp_path / "gap.csv", Request())
+    frame.assign(split="train").to_csv(tmp_path / "one.csv", index=False)
+    assert not data.read(tmp_path / "one.csv", Request()).table.context["parts"], "one part alone is no split"
+    frame.assign(split=[*said[:-1], "later"]).to_csv(tmp_path / "odd.csv", index=False)
+    with pytest.raises(DataError, match=r"column 'split' names parts, but says 'later' in 1 of 24 rows"):
+        data.read(tmp_path / "odd.csv", Request())
+    frame.assign(path=[places[-1], *places[1:]]).to_csv(tmp_path / "twice.csv", index=False)
+    with pytest.raises(DataError, match=r"puts 23.png into train and into test"):
+        data.read(tmp_path / "twice.csv", Request())
+
+
 def test_a_class_missing_in_valid_is_said_and_does_not_shift_the_others(tmp_path):
     classes(tmp_path / "train", "abc")
     classes(tmp_path / "val", "ac", each=3, seed=1)

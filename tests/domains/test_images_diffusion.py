@@ -1,15 +1,19 @@
 """Flow matching: paths with known directions, the best rival in closed form, guidance, and pictures for orders."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
+import timm
 import torch
 from PIL import Image
 
 import zoo
 from domains.contract import Request
-from domains.images import data, diffusion, flow
+from domains.images import data, diffusion, flow, frechet
 from domains.images.flow_network import FlowNetwork
+from domains.shared import timm_backbone
 
 TASK = Request(task="generation")
 SETS = {"options.image_size": 8, "options.widths": [16, 16], "options.steps": 2, "options.flip": False}
@@ -98,3 +102,87 @@ def test_a_run_scores_pictures_draws_for_orders_and_keeps_a_sheet(folder, tmp_pa
     assert "'green'" in found["problem"].iloc[2]
     again = run.predict(pd.DataFrame({"class": ["red", "blue", "green"]}))
     assert found.equals(again)
+
+
+def test_the_distance_of_two_normal_distributions_is_the_closed_form():
+    """Features with exactly known means and covariances that commute: |m1 - m2|^2 + sum (s1 - s2)^2 over their axes."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((50, 6))
+    white = np.linalg.qr(values - values.mean(axis=0))[0] * np.sqrt(49)  # mean 0 and covariance 1, exactly
+    turn, first, second = np.linalg.qr(rng.standard_normal((6, 6)))[0], np.arange(1.0, 7), np.arange(6.0, 0, -1)
+    one, other = (white * first) @ turn, (white * second) @ turn + 0.5
+    assert frechet.frechet_distance(one, other) == pytest.approx(6 * 0.25 + np.square(first - second).sum(), rel=1e-10)
+    assert frechet.frechet_distance(one, one) == pytest.approx(0, abs=1e-10)
+
+
+@pytest.mark.parametrize("num", [40, 12])
+def test_the_distance_is_that_of_matrix_roots_also_without_full_rank(num):
+    linalg = pytest.importorskip("scipy.linalg")
+    rng = np.random.default_rng(1)
+    ones, others = rng.standard_normal((num, 20)), rng.standard_normal((30, 20)) @ rng.standard_normal((20, 20)) + 0.3
+    first, second = np.cov(ones.T), np.cov(others.T)
+    half = linalg.sqrtm(first + 1e-12 * np.eye(20)).real
+    root = linalg.sqrtm(half @ second @ half).real
+    expected = np.square(ones.mean(0) - others.mean(0)).sum() + np.trace(first + second - 2 * root)
+    assert frechet.frechet_distance(ones, others) == pytest.approx(expected, rel=1e-5)
+
+
+def test_too_few_pictures_for_the_features_give_no_distance_and_the_reason():
+    assert "2,048 pictures do not tell the spread of 2,048 features" in frechet.why_not(2048, 2048)
+    assert frechet.why_not(2049, 2048) == ""
+
+
+class Colours:
+    """Three features of a picture: its mean colour."""
+
+    name, width = "colours", 3
+
+    def __call__(self, pictures):
+        return pictures.mean(axis=(1, 2))
+
+
+def test_drawn_pictures_are_compared_with_as_many_real_ones_of_their_classes(folder):
+    rows, seen = data.read(folder, TASK).table, []
+    pictures = flow.squares(rows, 8).transpose(0, 2, 3, 1)
+
+    def copies(numbers, which):
+        seen.extend(numbers)
+        return pictures[which]
+
+    how = {"side": 8, "seed": 0, "log": lambda **event: None}
+    same = frechet.compared(copies, rows, Colours(), most=1000, **how)
+    assert same["frechet"]["num_pictures"] == 40
+    assert seen == list(range(40))
+    assert same["frechet"]["distance"] == pytest.approx(0, abs=1e-6)
+    # Pixels drawn one by one lose what makes a picture red or blue: their mean colours hardly vary.
+    truth = pictures.mean(axis=(1, 2))
+    assert same["frechet"]["of_pixels"] == pytest.approx(np.trace(np.cov(truth.T)), rel=0.2)
+    grey = frechet.compared(lambda numbers, which: 0 * pictures[which], rows, Colours(), most=20, **how)
+    assert grey["frechet"]["num_pictures"] == 20
+    assert grey["frechet"]["distance"] > np.square(truth.mean(axis=0)).sum()
+    few = frechet.compared(copies, rows, Colours(), most=3, **how)
+    assert list(few) == ["notes"]
+
+
+def test_a_run_tells_the_distance_on_the_features_of_a_network_by_its_name(folder, tmp_path, monkeypatch):
+    network = timm.create_model("test_efficientnet", num_classes=0)
+    monkeypatch.setattr(frechet.Features, "__init__", lambda self, weights, device: _with(self, network))
+    run = zoo.train(
+        "images/diffusion",
+        data=folder,
+        task="generation",
+        set={**SETS, "options.frechet": "demo", "train.epochs": 1},
+        precision="fp32",
+        out=tmp_path / "run",
+    )
+    found = json.loads((run.folder / "actual.json").read_text())
+    assert found["frechet"]["network"] == "four of its features"
+    assert 0 < found["frechet"]["distance"] < float("inf")
+    assert "is not the FID of the literature" in (run.folder / "README.md").read_text()
+
+
+def _with(features, network):
+    """A small network of timm without weights, of whose features four count: there are few pictures."""
+    features.name, features.width, features.side, features.device = "four of its features", 4, 32, torch.device("cpu")
+    features.config, features._normalised = {"mean": [0.5] * 3, "std": [0.5] * 3}, timm_backbone.normalised
+    features.model = torch.nn.Sequential(network.eval(), torch.nn.AdaptiveAvgPool1d(4))

@@ -9,6 +9,7 @@ from PIL import Image
 
 from domains.contract import Facts, Request
 from domains.medical import cnn, data
+from domains.medical.demo import labelled_phantoms
 from domains.medical.scans import Scan, read_scan, slices_of
 from domains.medical.slice_views import Changes, slice_view
 from domains.splits import make_split
@@ -180,3 +181,12 @@ def test_a_folder_takes_no_column_names(tmp_path):
         save(tmp_path / name / "x.nii.gz", noise(0))
     with pytest.raises(UsageError, match="names a column"):
         data.read(tmp_path, Request(task="classification", group="patient"))
+
+
+def test_in_the_demos_scans_neither_class_is_the_brighter_one(tmp_path):
+    folder = labelled_phantoms(tmp_path / "demo", num_cases=16, shape=(24, 28, 24))
+    for name in ("solid", "hollow"):
+        scans = [np.asarray(nib.load(path).dataobj) for path in sorted((folder / name).iterdir())]
+        assert len(scans) == 8
+        excess = [scan.mean() - 300 for scan in scans]
+        assert min(excess) < -5 < 5 < max(excess)
