@@ -66,35 +66,62 @@ def summed(values_ND: Tensor, place_N: Tensor, num: int) -> Tensor:
     return zeros.index_add(0, place_N, values_ND.float())
 
 
-class Arriving:
-    """Which directed bonds arrive where, listed once a batch: a sum over a list reads each state once, where adding up at
-    atoms, copying to bonds and taking the reverse away again passes over all states five times."""
+class Lists:
+    """For every directed bond those that end where it starts, its own reverse left out: `items`, one list after another from
+    `first_E` on. bonds_E: by the atom where they end, from `first_A` on."""
 
-    def __init__(self, edges_2E: Tensor, num_atoms: int) -> None:
-        start_E, end_E = edges_2E[0], edges_2E[1]
+    def __init__(self, start_E: Tensor, end_E: Tensor, num_atoms: int) -> None:
         num_A = torch.bincount(end_E, minlength=num_atoms)
         self.bonds_E, self.first_A = end_E.argsort(stable=True), num_A.cumsum(0) - num_A
-        # For every bond all that end where it starts, and of those not its own reverse, which is one of them.
+        # All that end there, and of those not its own reverse, which is one of them.
         num_E = num_A.index_select(0, start_E)
         first_E = num_E.cumsum(0) - num_E
         bond_L = torch.repeat_interleave(num_E)
         place_L = torch.arange(len(bond_L), dtype=torch.int64, device=start_E.device) - first_E.index_select(0, bond_L)
         other_L = self.bonds_E.index_select(0, self.first_A.index_select(0, start_E).index_select(0, bond_L) + place_L)
-        self.others, self.first_E = other_L[other_L != bond_L ^ 1], (num_E - 1).cumsum(0) - (num_E - 1)
+        self.items, self.first_E = other_L[other_L != bond_L ^ 1], (num_E - 1).cumsum(0) - (num_E - 1)
+
+
+class Arriving:
+    """Which bonds arrive where, listed once a batch: a sum over a list reads each state once, where adding up at atoms,
+    copying to bonds and taking the reverse away again passes over all states five times."""
+
+    def __init__(self, edges_2E: Tensor, num_atoms: int) -> None:
+        start_E, self.end_E = edges_2E[0], edges_2E[1]
+        self.each_E = torch.arange(len(start_E), dtype=torch.int64, device=start_E.device)
+        self.lists, self.turned = Lists(start_E, self.end_E, num_atoms), Lists(self.end_E, start_E, num_atoms)
 
     def at_atoms(self, state_ED: Tensor) -> Tensor:
         """(A, D) float32: the sum of the bonds that end there."""
-        return _bags(self.bonds_E, self.first_A, state_ED)
+        return _Sums.apply(state_ED.float(), self.lists.bonds_E, self.lists.first_A, self.end_E, self.each_E)  # type: ignore[no-any-return]
 
     def before_bonds(self, state_ED: Tensor) -> Tensor:
         """(E, D) float32: the sum of the bonds that end where each starts, its own reverse left out."""
-        return _bags(self.others, self.first_E, state_ED)
+        there, back = self.lists, self.turned
+        return _Sums.apply(state_ED.float(), there.items, there.first_E, back.items, back.first_E)  # type: ignore[no-any-return]
+
+
+class _Sums(torch.autograd.Function):
+    """Sums over lists of rows. The gradient is one too, over lists that say in which sums a row is: embedding_bag's own fills
+    zeros and adds to them row by row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, items: Tensor, first: Tensor, back_items: Tensor, back_first: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(back_items, back_first)
+        return _bags(items, first, values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        items, first = ctx.saved_tensors
+        return _bags(items, first, gradient), None, None, None, None
 
 
 def _bags(items: Tensor, first: Tensor, values: Tensor) -> Tensor:
     if not len(items):
-        return values.new_zeros(len(first), values.shape[1], dtype=torch.float32)
-    return functional.embedding_bag(items, values.float(), first, mode="sum")
+        return values.new_zeros(len(first), values.shape[1])
+    return functional.embedding_bag(items, values, first, mode="sum")
 
 
 class DirectedMessages(nn.Module):

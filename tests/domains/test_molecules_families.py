@@ -88,7 +88,11 @@ def test_directed_messages_are_those_of_the_paper_bond_by_bond():
         [sum((state[k] for k, (_, b) in enumerate(ends) if b == v), torch.zeros(6)) for v in range(len(atoms))]
     )
     expected = (layer.atoms_out(atoms) + layer.out(total)).relu()
-    torch.testing.assert_close(layer(atoms, bonds, edges), expected)
+    found = layer(atoms, bonds, edges)
+    torch.testing.assert_close(found, expected)
+    weights = list(layer.parameters())
+    slopes, by_bond = (torch.autograd.grad((out**2).sum(), weights) for out in (found, expected))
+    torch.testing.assert_close(slopes, by_bond)
 
 
 def test_the_sum_of_kinds_is_a_linear_layer_on_all_of_them_one_hot():
