@@ -3,8 +3,8 @@
 python benchmarks/plan_verify.py FOLDER [NAME ...]
 
 Each recipe is measured first in a few steps of another batch size on another split of its embedded data (`zoo plan
---measure --seed 1`), then it runs, and the run is compared with what was said before its first step: memory by the trace
-alone and with what the few steps took, the step by roofline alone and by what was measured. Memory is the peak of the
+--measure --seed 1`), then it runs, and the run is compared with what was said before its first step: memory by the trace,
+the step by roofline alone and by what was measured. Memory is the peak of the
 process while it trains and judges, less what an idle process with torch takes. FOLDER keeps the runs and a cache of its
 own; what is finished there is not run again.
 """
@@ -37,6 +37,8 @@ RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "bases": ("genomics/scratch", {"options.filters": 256, "options.blocks": 4}, {BATCH: 128}, {BATCH: 256}),
     "gnn": ("molecules/gnn-scratch", {"options.width": 600}, {BATCH: 200}, {BATCH: 400}),
     "smiles": ("molecules/smiles-lm", {"options.width": 256, "options.depth": 6}, {BATCH: 64}, {BATCH: 128}),
+    "schnet": ("molecules/schnet", {"options.width": 256}, {BATCH: 64}, {BATCH: 128}),
+    "segment": ("images/segment", {}, {BATCH: 16}, {BATCH: 32}),
     "nnunet": ("medical/nnunet", {"options.base_features": 24}, {BATCH: 4}, {BATCH: 8}),
 }
 """By a short name: the recipe, the settings of its model, of the steps that are measured, and of the run that is compared."""
@@ -60,11 +62,11 @@ def line_of(recipe: str, sets: dict[str, Any], out: Path, idle: int) -> str:
     """A row of the table."""
     actual, said = (json.loads((out / name).read_text()) for name in ("actual.json", "forecast.json"))
     step, was, took = said["step"], actual["peak_training_bytes"] - idle, actual["step_seconds"]
-    traced, known = said["traced_peak_bytes"] - idle, said["memory"]["peak_bytes"] - idle
+    memory = said["memory"]["peak_bytes"] - idle
     measured = f"{step['seconds']:.3g} | {step['seconds'] / took - 1:+.0%}" if step["is_measured"] else "- | -"
     settings = ", ".join(f"{path.split('.')[1]}={value}" for path, value in sets.items())
-    cells = [f"{was / 1e9:.2f}", *(f"{each / 1e9:.2f} | {each / was - 1:+.0%}" for each in (traced, known))]
-    cells += [f"{took:.3g}", f"{step['bound_seconds']:.3g} | {step['bound_seconds'] / took - 1:+.0%}", measured]
+    cells = [f"{was / 1e9:.2f} | {memory / 1e9:.2f} | {memory / was - 1:+.0%} | {took:.3g}"]
+    cells += [f"{step['bound_seconds']:.3g} | {step['bound_seconds'] / took - 1:+.0%}", measured]
     return f"| {recipe} ({settings}) | {' | '.join(cells)} | {actual['num_steps']} |"
 
 
@@ -72,8 +74,7 @@ def main(folder: Path, names: list[str]) -> None:
     (folder / "cache").mkdir(exist_ok=True, parents=True)
     idle = 1024 * int(subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True).stdout)
     print(f"an idle process with torch: {idle / 1e9:.2f} GB\n")
-    ways = ("by trace", "error", "by measurement", "error")
-    heads = ("GB", *ways, "s a step", "by roofline", *ways[1:], "steps")
+    heads = ("GB", "said", "error", "s a step", "by roofline", "error", "by measurement", "error", "steps")
     print(f"| run | {' | '.join(heads)} |\n|{'---|' * (1 + len(heads))}", flush=True)
     for name in names or RUNS:
         recipe, model, other, own = RUNS[name]

@@ -20,7 +20,7 @@ import torch
 
 from trainers.checkpoint import write_json
 from trainers.contract import JSON, Machine, Plan, Task, Watch
-from trainers.forecast import forecast, input_bytes, peak_bytes, peak_of
+from trainers.forecast import forecast, input_bytes, peak_bytes
 from trainers.parts import Parts
 from trainers.peak import machine_key
 from trainers.settings import Gradient
@@ -35,15 +35,11 @@ FEW = 8
 
 @dataclass(frozen=True)
 class Experience:
-    """How many times longer steps took than their operations alone, and how that is known.
-
-    memory_factor: how many times as much memory as traced was added.
-    """
+    """How many times longer steps took than their operations alone, and how that is known."""
 
     factor: float
     source: str
     is_own: bool = False
-    memory_factor: float = 1.0
 
 
 def foretold(task: Task, parts: Parts, plan: Plan, valid: Any, watch: Watch) -> JSON:
@@ -66,11 +62,6 @@ def foretold(task: Task, parts: Parts, plan: Plan, valid: Any, watch: Watch) -> 
     known = learned(past_runs(watch.cache, machine), plan.recipe, shape, step["bound_seconds"])
     step |= {"factor": known.factor, "seconds": step["bound_seconds"] * known.factor, "source": known.source}
     step |= {"is_measured": known.is_own, "middling_tokens": parts.feed.middling_tokens()}
-    memory = found["memory"]
-    found["traced_peak_bytes"] = memory["peak_bytes"]
-    memory["peak_bytes"] = peak_of(
-        memory["held_bytes"], round(known.memory_factor * memory["growth_bytes"]), memory["before_bytes"]
-    )["peak_bytes"]
     found |= {"shape": shape, "batch_size": parts.feed.batch_size, "seconds_taken": time.monotonic() - began}
     with contextlib.suppress(OSError):
         write_json(watch.folder / FORECAST_FILE, found)
@@ -106,9 +97,6 @@ def gained(said: JSON, actual: JSON, plan: Plan, watch: Watch) -> JSON:
         "run": str(Path(watch.folder).absolute()),
         "num_steps": actual["num_steps"],
         "peak_training_bytes": peak,
-        "growth_bytes": said["memory"]["growth_bytes"],
-        # Below what the process held once before training, what it added is hidden.
-        "grown_bytes": peak - said["memory"]["held_bytes"] if peak > said["memory"]["before_bytes"] else None,
         "step_seconds": actual.get("step_seconds"),
         "typical_seconds": _typical_seconds(said["step"], actual),
         "bound_seconds": said["step"]["bound_seconds"],
@@ -160,22 +148,12 @@ def learned(runs: list[JSON], recipe: str, shape: str, bound_seconds: float) -> 
     """What earlier runs make of a step's bound: one of the same recipe and shape, the nearest in size, the last of those;
     else several of the recipe, or of all recipes."""
     known = [each for each in runs if each.get("typical_seconds", each["step_seconds"]) and each["bound_seconds"]]
-    alike = [each for each in known if each["recipe"] == recipe]
-    if own := [each for each in alike if each.get("shape") == shape]:
+    if own := [each for each in known if each["recipe"] == recipe and each.get("shape") == shape]:
         distances = [abs(math.log(each["bound_seconds"] / bound_seconds)) for each in own]
         nearest = own[max(range(len(own)), key=lambda at: (-distances[at], at))]
         day = time.strftime("%Y-%m-%d", time.localtime(nearest["time"]))
         source = f"measured on this machine on {day} with batch {nearest['batch_size']}"
-        return Experience(
-            nearest["typical_seconds"] / nearest["bound_seconds"], source, True, _memory_factor([nearest])
-        )
-    factor = median([each["step_seconds"] / each["bound_seconds"] for each in (alike or known)[-FEW:]] or [1.0])
-    source = "by roofline, off by a factor of 1 to 4; --measure takes a few steps"
-    return Experience(float(factor), source, False, _memory_factor(alike[-FEW:]))
-
-
-def _memory_factor(runs: list[JSON]) -> float:
-    """What was added by what was traced, in the middle of these runs; 1 where none tells."""
-    return median(
-        [float(each["grown_bytes"] / each["growth_bytes"]) for each in runs if each.get("grown_bytes")] or [1.0]
-    )
+        return Experience(nearest["typical_seconds"] / nearest["bound_seconds"], source, True)
+    alike = [each for each in known if each["recipe"] == recipe] or known
+    factor = median([each["step_seconds"] / each["bound_seconds"] for each in alike[-FEW:]] or [1.0])
+    return Experience(float(factor), "by roofline, off by a factor of 1 to 4; --measure takes a few steps")

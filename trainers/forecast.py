@@ -2,7 +2,8 @@
 
 One step and one prediction of the run's own model and largest batch are traced on tensors without numbers (`trace`). On
 CPU the memory is that of the process: what it holds before the first step is read, what comes on top is the traced
-sequence as the allocator answers it (`replay`). On an accelerator it is what tensors take there.
+sequence as the allocator answers it (`replay`), and half of what the heap may keep free (`heap`). On an accelerator it is
+what tensors take there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from trainers import optim
 from trainers.contract import JSON, Batch, Machine, Task
 from trainers.feed import size_order
+from trainers.heap import GROWTH
 from trainers.parts import Parts
 from trainers.precision import autocast, layout_of, placed, products_in
 from trainers.replay import grown_by
@@ -98,21 +100,13 @@ def memory_terms(
     story = whole_story(step.events, answers, averages, snapshot if _saves_meanwhile(settings) else 0, other)
     grown = _live_peak(story)
     if not on_cpu:
-        return {**terms, **peak_of(weights, grown + batch_bytes // 2)}
+        return {**terms, "peak_bytes": weights + grown + batch_bytes // 2}
     held, before = resident_bytes(), peak_bytes()
     on_heap = grown_by(story) or grown
-    terms["allocator_bytes"] = max(0, on_heap - grown)
-    return {**terms, **peak_of(held, on_heap + batch_bytes, before)}
-
-
-def peak_of(held: int, growth: int, before: int = 0) -> JSON:
-    """Bytes held before the first step, what training adds to them, and their peak, if not that of before."""
-    return {
-        "held_bytes": held,
-        "growth_bytes": growth,
-        "before_bytes": before,
-        "peak_bytes": max(before, held + growth),
-    }
+    # Pieces of many sizes leave holes, until the process has grown by GROWTH and all that is free goes back: half-way there.
+    kept = round((GROWTH - 1) / 2 * (held + on_heap + batch_bytes))
+    terms |= {"held_bytes": held, "allocator_bytes": max(0, on_heap - grown), "kept_bytes": kept}
+    return {**terms, "peak_bytes": max(before, held + on_heap + batch_bytes + kept)}
 
 
 def whole_story(step: Events, answers: Events, averages: int, snapshot: int, other: float = 1.0) -> Events:

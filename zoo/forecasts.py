@@ -56,10 +56,6 @@ class PlanWatch:
 class MeasureWatch(PlanWatch):
     """A watch that lets a training take its steps, and says nothing."""
 
-    def score(self, rows: Any, predictions: Any) -> float:  # type: ignore[override]
-        """What is asked for here is what judging takes, not how good the model is."""
-        return 0.0
-
     def log(self, **event: Any) -> None:
         """Nothing is told."""
 
@@ -70,20 +66,20 @@ class MeasureWatch(PlanWatch):
 def measured_step(job: Job, num_steps: int = 6) -> float | None:
     """Seconds of a step, the median of a few real ones; None where training does not go by steps.
 
-    They and the memory they took, with two batches of predictions half-way and at the end, are kept with the machine's past
-    runs, so forecasts of this recipe and model follow from them from now on.
+    They are kept with the machine's past runs, so forecasts of this recipe and model follow from them from now on.
     """
     domain, family = parts_of(job.recipe)
     trainer = SETTINGS[job.plan.settings["trainer"]]
     if not trainer.has_forecast:
         return None
-    sets = {f"train.{name}": value for name, value in trainer.flags["steps"](num_steps).items()}
-    plan = with_settings(job.plan, sets | {name: 2 for name in sets if name.endswith("evaluations")})
+    plan = with_settings(
+        job.plan, {f"train.{name}": value for name, value in trainer.flags["steps"](num_steps).items()}
+    )
     metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
     with tempfile.TemporaryDirectory(prefix="zoo-plan-") as folder:
-        valid = job.part("valid")
-        few = valid.take(list(range(min(len(valid), 2 * plan.settings.get("eval_batch_size", 64)))))
-        actual: JSON = family.build(plan).fit(job.part("train"), few, MeasureWatch(Path(folder), metric))
+        # Without validation rows nothing is judged.
+        watch, none = MeasureWatch(Path(folder), metric), job.part("valid").take([])
+        actual: JSON = family.build(plan).fit(job.part("train"), none, watch)
     return actual.get("step_seconds")
 
 

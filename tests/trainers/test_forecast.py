@@ -181,16 +181,6 @@ def test_of_runs_of_the_same_model_the_nearest_in_size_counts_and_of_those_the_l
     assert "batch 5" in known.source
 
 
-def test_memory_that_a_run_of_the_same_model_added_beyond_the_trace_is_expected_again():
-    grew = past("a", 2) | {"growth_bytes": 100, "grown_bytes": 130}
-    assert experience.learned([grew], "a", "s", 1.0).memory_factor == pytest.approx(1.3)
-    assert experience.learned([grew, grew | {"grown_bytes": 150}], "a", "other", 1.0).memory_factor == pytest.approx(
-        1.4
-    )
-    assert experience.learned([grew], "b", "s", 1.0).memory_factor == 1
-    assert experience.learned([grew | {"grown_bytes": None}], "a", "s", 1.0).memory_factor == 1
-
-
 def test_a_few_steps_of_long_rows_tell_of_a_middling_one():
     step = {"middling_tokens": 100.0}
     assert experience._typical_seconds(step, {"step_seconds": 9.0, "seconds_per_token": 0.02}) == pytest.approx(2)
@@ -226,8 +216,8 @@ def test_a_plan_says_memory_by_term_and_takes_no_step(small):
     assert memory["gradients_bytes"] == pytest.approx(weights, abs=64)
     assert memory["weights_bytes"] >= weights
     assert memory["optimizer_bytes"] == pytest.approx(2 * weights, rel=0.02)
-    assert memory["peak_bytes"] == max(memory["before_bytes"], memory["held_bytes"] + memory["growth_bytes"])
-    assert memory["held_bytes"] > 100 * MIB
+    assert memory["peak_bytes"] >= memory["held_bytes"] + memory["kept_bytes"] > 100 * MIB
+    assert memory["kept_bytes"] >= 0.15 * memory["held_bytes"]
     assert found["time"]["flops"] > 0
     assert any("memory, weights" in line for line in forecasts.lines_of(found))
 
