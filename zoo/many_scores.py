@@ -83,12 +83,15 @@ def _over_runs(scores: Sequence[JSON]) -> JSON:
 
 
 def over_runs(values: Sequence[float | None]) -> JSON:
-    """Mean, standard deviation (n - 1) and the 95 % interval of the mean by Student's t; None where undefined."""
+    """Mean, standard deviation (n - 1) and the 95 % interval of the mean by Student's t; None where undefined, and of two
+    runs, where it would be nine deviations wide to each side: beyond what the score can be."""
     found = [value for value in values if value is not None]
     mean = sum(found) / len(found) if found else None
     if mean is None or len(found) < 2:
         return {"mean": mean, "sd": None, "low": None, "high": None, "values": list(values)}
     sd = float(np.std(found, ddof=1))
+    if len(found) == 2:
+        return {"mean": mean, "sd": sd, "low": None, "high": None, "values": list(values)}
     half = float(student.ppf(0.975, len(found) - 1)) * sd / sqrt(len(found))
     return {"mean": mean, "sd": sd, "low": mean - half, "high": mean + half, "values": list(values)}
 

@@ -212,7 +212,8 @@ def closing_block(metrics: JSON, actual: JSON) -> str:
         "num_steps": actual["num_steps"],
         "num_parameters": actual["num_parameters"],
     }
-    return "\n".join(f"{name:<20}{_number(value)}" for name, value in shown.items() if value is not None)
+    width = max(20, 2 + max(map(len, shown)))
+    return "\n".join(f"{name:<{width}}{_number(value)}" for name, value in shown.items() if value is not None)
 
 
 def _gib(num_bytes: int | None) -> float | None:

@@ -111,6 +111,14 @@ def test_mean_deviation_and_interval_over_runs_are_those_of_scipy():
     assert (found["low"], found["high"], found["sd"]) == pytest.approx((low, high, np.std(values, ddof=1)))
 
 
+def test_two_runs_have_no_interval_as_it_would_leave_the_range_of_the_score():
+    found = over_runs([0.9, None, 0.8])
+    assert found["mean"] == pytest.approx(0.85)
+    assert found["sd"] == pytest.approx(0.1 / np.sqrt(2))
+    assert found["low"] is None
+    assert found["high"] is None
+
+
 def test_a_class_that_one_model_does_not_know_has_probability_zero_there():
     both = Predictions.of_labels(np.array([[0.5, 0.3, 0.2]]), ("a", "b", "c"))
     one = Predictions.of_labels(np.array([[0.4, 0.6]]), ("a", "c"))
