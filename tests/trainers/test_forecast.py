@@ -119,10 +119,10 @@ def test_the_allocator_takes_what_is_held_and_reuses_what_is_free():
 
 
 def test_the_allocator_cannot_use_holes_for_larger_pieces():
-    holes = [event for number in range(0, 100, 2) for event in ((number, MIB), (number + 1, 4096))]
+    holes = [event for number in range(0, 100, 2) for event in ((number, MIB), (number + 1, MIB // 8))]
     freed = [(number, 0) for number in range(0, 100, 2)]
     larger = [(200 + number, 2 * MIB) for number in range(25)]
-    assert replay.grown_by([*holes, *freed, *larger]) > 95 * MIB  # never more than 50 MiB are held
+    assert replay.grown_by([*holes, *freed, *larger]) > 95 * MIB  # never more than 57 MiB are held
 
 
 def test_tensors_take_more_than_their_numbers():
@@ -217,7 +217,7 @@ def test_a_plan_says_memory_by_term_and_takes_no_step(small):
     assert memory["weights_bytes"] >= weights
     assert memory["optimizer_bytes"] == pytest.approx(2 * weights, rel=0.02)
     assert memory["peak_bytes"] >= memory["held_bytes"] + memory["kept_bytes"] > 100 * MIB
-    assert memory["kept_bytes"] >= 0.15 * memory["held_bytes"]
+    assert memory["kept_bytes"] >= 0.09 * memory["held_bytes"]
     assert found["time"]["flops"] > 0
     assert any("memory, weights" in line for line in forecasts.lines_of(found))
 
