@@ -25,6 +25,9 @@ MISSED_BY, ROOFLINE_BELOW = 0.25, 4
 (benchmarks/README.md)."""
 
 
+SMALL_RATE = 1e-9
+
+
 class ForetoldError(Exception):
     """Ends a training that was begun for its forecast."""
 
@@ -72,9 +75,10 @@ def measured_step(job: Job, num_steps: int = 6) -> float | None:
     trainer = SETTINGS[job.plan.settings["trainer"]]
     if not trainer.has_forecast:
         return None
-    plan = with_settings(
-        job.plan, {f"train.{name}": value for name, value in trainer.flags["steps"](num_steps).items()}
-    )
+    sets = {f"train.{name}": value for name, value in trainer.flags["steps"](num_steps).items()}
+    # A schedule of six steps is at its peak at once, where some models diverge: these are not to learn.
+    rates = {name.removesuffix("steps") + "lr": SMALL_RATE for name in sets if name.endswith(".steps")}
+    plan = with_settings(job.plan, sets | rates)
     metric = domain.metrics(Facts.from_json(job.plan.facts))[0]
     with tempfile.TemporaryDirectory(prefix="zoo-plan-") as folder:
         # Without validation rows nothing is judged.
