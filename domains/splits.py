@@ -200,7 +200,7 @@ def _first_of_moment(ordered: np.ndarray, position: int) -> int:
 def sortable(order: Any) -> np.ndarray:
     """Numbers in whose order the rows are, of numbers or dates. Raises DataError for text, which has no order in time:
     01/02/2020 comes before 31/12/2019 there; and for rows without a value."""
-    values = np.asarray(order)
+    values = _dates(np.asarray(order))
     if values.dtype.kind == "M":
         missing, values = np.isnat(values), values.astype("datetime64[ns]").astype(np.int64)
     elif values.dtype.kind in "biuf":
@@ -215,6 +215,18 @@ def sortable(order: Any) -> np.ndarray:
             f"{int(missing.sum()):,} rows have no value in the order column. Fill them in, or leave the rows out."
         )
     return values
+
+
+def _dates(values: np.ndarray) -> np.ndarray:
+    """Texts that are all ISO 8601 dates, or missing, as dates; anything else as it is."""
+    if values.dtype.kind not in "OUS" or not len(values):
+        return values
+    import pandas as pd
+
+    texts = pd.Series(values.astype(object)).replace("", None)
+    found = pd.to_datetime(texts, format="ISO8601", errors="coerce", utc=True).dt.tz_localize(None)
+    is_all = found.notna().any() and bool((found.notna() | texts.isna()).all())
+    return found.to_numpy("datetime64[ns]") if is_all else values
 
 
 def _as_given(keys: Keys, num_rows: int, rng: np.random.Generator) -> np.ndarray:

@@ -22,7 +22,7 @@ from domains.molecules.baselines import forest, means, shares
 from domains.molecules.chemistry import fragment_notice, oddity_notice
 from domains.molecules.ngrams import rival
 from domains.molecules.readers import read_raw, row_ids
-from domains.molecules.structures import STRUCTURES
+from domains.molecules.structures import RECORD, STRUCTURES, given
 from domains.molecules.targets import MULTILABEL, MULTIREGRESSION, differing_notice, read_target, stratum_of
 from domains.shared.frames import FrameTable
 from domains.shared.label_sets import label_names
@@ -67,9 +67,11 @@ def read(data: Any, request: Request) -> Reading:
     notices = [*raw.notices, *target.notices, *fragment_notice(found), *oddity_notice(found, raw.places, known)]
     if request.facts is None and target.task != generated.TASK:
         notices += differing_notice(canonical, target, raw.places)
-    ids = row_ids(raw)
+    ids, placed = row_ids(raw), {number: each.structure for number, each in enumerate(found) if each.structure}
+    if placed:
+        columns[RECORD] = np.arange(len(found))
     context = {
-        STRUCTURES: {str(name): each.structure for name, each in zip(ids, found, strict=True) if each.structure},
+        STRUCTURES: placed,
         "smiles": raw.smiles,
         "id_column": raw.id_column,
         "targets": target.columns,
@@ -157,12 +159,11 @@ def describe(train: FrameTable, task: str, request: Request) -> Facts:
     if task == "classification":
         sizes["largest_share"] = largest_share(target)
     odd = train.context["oddities"]
-    placed = train.context[STRUCTURES]
     schema = {
         "smiles": train.context["smiles"],
         "id_column": train.context["id_column"],
         "targets": list(columns),
-        "without_positions": sum(str(name) not in placed for name in train.ids),
+        "without_positions": sum(each is None for each in given(train)),
         "oddities": sorted({name for each in smiles if each in odd for name in odd[each]}),
     }
     return Facts("molecules", task, train.target_name, len(train), classes, sizes, schema)

@@ -19,7 +19,7 @@ from domains.molecules.chemistry import MOST_ATOMS, Parsed, described, parsed
 from domains.molecules.generated import TASK as GENERATION
 from domains.shared.cells import Distinct
 from domains.shared.delimited import as_utf8
-from domains.shared.frames import FrameReading, choose_column, read_frame
+from domains.shared.frames import FrameReading, choose_column, read_frame, refuse_missing_header
 from domains.shared.roles import id_texts
 from trainers.errors import DataError
 
@@ -104,6 +104,8 @@ def _smiles_column(frame: pd.DataFrame, wanted: str | None, request: Request, wh
         )
     if len(found) > 1 and found[0] not in named:
         raise DataError(f"{where}: columns {', '.join(found)} all hold SMILES. Choose one with --column smiles=NAME.")
+    if found[0] not in named and not parsed(found[0]).reason:
+        refuse_missing_header(where, found[0], "smiles")
     return found[0]
 
 
@@ -131,10 +133,13 @@ def id_column(frame: pd.DataFrame, request: Request, smiles: str | None) -> str 
 
 
 def row_ids(raw: Raw) -> np.ndarray:
-    """(rows,) the id of each row, or its number."""
+    """(rows,) the id of each row, or its number where it has none."""
+    numbers = np.array([str(i) for i in range(len(raw.frame))], dtype=object)
     if raw.id_column is None:
-        return np.array([str(i) for i in range(len(raw.frame))], dtype=object)
-    return raw.frame[raw.id_column].astype(str).to_numpy(object)
+        return numbers
+    names = raw.frame[raw.id_column]
+    has_one = (names.notna() & (names.astype(str).str.strip() != "")).to_numpy()
+    return np.where(has_one, names.astype(str).to_numpy(object), numbers)
 
 
 def _all_there(values: pd.Series) -> bool:

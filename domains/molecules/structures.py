@@ -10,8 +10,9 @@ import numpy as np
 from rdkit import Chem, rdBase
 from rdkit.Chem import rdDistGeom, rdForceFieldHelpers
 
-STRUCTURES = "structures"
-"""In the context of a table: a `Structure` by id, of rows whose file has positions."""
+STRUCTURES, RECORD = "structures", "record of the file"
+"""In the context of a table: a `Structure` by the number of its record, of rows whose file has positions; and the column
+that has this number. Names repeat: an SDF may hold several conformers of one molecule."""
 NEAREST = (0.6, 2.2)
 """Å. The shortest distance in a molecule is a bond to hydrogen (0.74 in H2, about 1.1) or, without hydrogens, of 1.2 to
 1.6; nanometres and bohr lie outside."""
@@ -120,6 +121,12 @@ def _near(structure: Structure, cutoff: float) -> np.ndarray:
     return np.asarray(apart < cutoff)
 
 
+def given(rows: Any) -> list[Structure | None]:
+    """The structure of each row in its file; None where there is none."""
+    known: Mapping[int, Structure] = rows.context.get(STRUCTURES, {})
+    return [known.get(number) for number in rows.column(RECORD)] if known else [None] * len(rows)
+
+
 class Conformers:
     """Structures of rows: those of the file, or made once for each molecule."""
 
@@ -131,8 +138,7 @@ class Conformers:
         """One a row; None where there is none to be had."""
         if self.makes:
             return [self._made(smiles) for smiles in rows.column("smiles")]
-        given: Mapping[str, Structure] = rows.context.get(STRUCTURES, {})
-        return [given.get(str(name)) for name in rows.ids]
+        return given(rows)
 
     def _made(self, smiles: str) -> Structure | None:
         if smiles not in self.known:

@@ -25,6 +25,7 @@ from domains.shared.roles import (
     IMBALANCED_SHARE,
     keep_split_columns,
     largest_share,
+    named_keys,
     named_or_only_target,
     one_a_row,
     refuse_target_called,
@@ -84,14 +85,13 @@ def read(data: Any, request: Request) -> Reading:
 def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
     """Identical sequences stay together, then relatives by MMseqs2, or variants of one protein by position.
 
-    A column named with --group, or one called "split", is used instead. Raises MissingError without MMseqs2.
+    A column named with --group or --order, or one called "split", is used instead. Raises MissingError without MMseqs2.
     """
     stratum = table.target().astype(str) if task == "classification" else None
     sequences = table.column("sequence").tolist()
     distinct, code = np.unique(np.asarray(sequences, object), return_inverse=True)
-    if request.group and request.group in table.frame.columns:
-        group = table.column(request.group).astype(str).to_numpy()
-        return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
+    if (named := named_keys(table, request, stratum)) is not None:
+        return named
     if "split" in table.frame.columns and request.target != "split":
         given = table.column("split").tolist()
         return Keys("given", "the column 'split' says which row goes where", given=given, group=code, stratum=stratum)

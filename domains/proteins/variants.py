@@ -52,6 +52,8 @@ def read(data: Any, request: Request) -> Reading:
     elif request.facts is None:
         target = UNMEASURED
         table[target] = np.full(len(raw.frame), np.nan)
+    if request.order is not None and request.facts is None:
+        raise DataError(f"--order {request.order}: nothing is trained here, so no rows come first. Leave it out.")
     if request.group and request.group in raw.frame:
         table[request.group] = raw.frame[request.group]
     if request.facts is None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ JSON_SUFFIXES = (".jsonl", ".ndjson")
 # gzip packs real tables 3 to 20 times; a thousandfold is a bomb. Small files may be as regular as they like.
 MAX_UNPACK_RATIO = 100
 FREE_UNPACKED_BYTES = 32 << 20
+_MOST_SHOWN = 40
 _BYTES_A_CELL = 8
 
 
@@ -141,6 +142,15 @@ def read_frame(
     if Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower() in JSON_SUFFIXES:
         return _read_json(path, text_columns, encoding)
     return _read_text(path, text_columns, encoding)
+
+
+def refuse_missing_header(where: str, name: str, usual: str) -> NoReturn:
+    """Raise DataError for a column whose name is itself data: the first row of a table without a header would be lost."""
+    shown = name if len(name) <= _MOST_SHOWN else name[:_MOST_SHOWN] + "..."
+    raise DataError(
+        f"{where}: the first line names a column {shown!r}, which is data itself: the header is missing. Put a line with "
+        f"the names of the columns first, {usual!r} for this one."
+    )
 
 
 def check_path(path: Path) -> None:

@@ -16,10 +16,10 @@ import pandas as pd
 from domains.contract import BadRow, Doubt, Facts, Request
 from domains.shared.cells import MISSING
 from domains.shared.fasta import Record, header_values, is_fasta, read_fasta, short_ids
-from domains.shared.frames import choose_column, read_frame
+from domains.shared.frames import choose_column, read_frame, refuse_missing_header
 from trainers.errors import DataError
 
-_MOSTLY, _SAMPLED_ROWS = 0.9, 200
+_MOSTLY, _SAMPLED_ROWS, _LONGEST_WORD = 0.9, 200, 12
 
 
 @dataclass
@@ -131,7 +131,11 @@ def sequence_column(frame: pd.DataFrame, wanted: str | None, request: Request, w
         raise DataError(
             f"{where}: columns {', '.join(found)} all hold {kind.what} sequences. Call the right one 'sequence'."
         )
-    return found[0]
+    name = found[0]
+    # A word in capitals may spell a short peptide.
+    if name not in named and len(name) >= _LONGEST_WORD and name.isupper() and kind.looks_right(name):
+        refuse_missing_header(where, name, "sequence")
+    return name
 
 
 def _holds_sequences(values: pd.Series, kind: Kind) -> bool:

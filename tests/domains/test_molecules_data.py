@@ -291,3 +291,10 @@ def test_a_named_split_that_leaves_nothing_to_train_on_is_refused_and_never_repl
     keys = data.keys(table, "regression", Request(target="y"), fast=True)
     with pytest.raises(DataError, match="scaffold-largest-first split leaves no rows for train"):
         make_split(keys, len(table), seed=0, rule="scaffold-largest-first")
+
+
+def test_a_file_without_a_header_is_refused_before_its_first_molecule_is_lost(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("CC(=O)Oc1ccccc1C(=O)O\nCCO\nc1ccccc1O\n")
+    with pytest.raises(DataError, match="header is missing"):
+        data.read(path, Request())

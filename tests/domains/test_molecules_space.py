@@ -147,10 +147,10 @@ def test_an_sdf_keeps_the_positions_of_all_atoms_hydrogens_included(tmp_path):
     path = write_sdf(tmp_path / "a.sdf", num=5, flat=(3,))
     table = read(path, Request(target="spread")).table
     given = table.context[STRUCTURES]
-    assert set(given) == {"mol0", "mol1", "mol2", "mol4"}
+    assert set(given) == {0, 1, 2, 4}
     mol = next(iter(Chem.SDMolSupplier(str(path), removeHs=False)))
-    np.testing.assert_allclose(given["mol0"].positions, mol.GetConformer().GetPositions(), atol=1e-4)
-    assert given["mol0"].elements.tolist() == [atom.GetAtomicNum() for atom in mol.GetAtoms()]
+    np.testing.assert_allclose(given[0].positions, mol.GetConformer().GetPositions(), atol=1e-4)
+    assert given[0].elements.tolist() == [atom.GetAtomicNum() for atom in mol.GetAtoms()]
 
 
 @pytest.mark.parametrize("network", ["schnet", "dimenet++"])
@@ -164,6 +164,25 @@ def test_a_run_on_an_sdf_predicts_again_and_says_which_rows_have_no_positions(ne
     assert found["prediction"].notna().tolist() == [True, True, False, True]
     pd.testing.assert_frame_equal(found, done.predict(new))
     assert json.loads((done.folder / "plan.json").read_text())["estimates"]["notes"] == ["positions are read as Å"]
+
+
+@pytest.mark.parametrize("title", ["twin", ""])
+def test_records_of_one_title_or_none_keep_their_own_positions(title, tmp_path):
+    path = write_sdf(tmp_path / "train.sdf")
+    named = Request(target="spread", id_column="name")
+    done = run.train(
+        "molecules/schnet", path, target="spread", id_column="name", set=TINY, fast=True, out=tmp_path / "run"
+    )
+    text = write_sdf(tmp_path / "new.sdf", num=3).read_text()
+    alone = zoo.load(done.folder).predict(tmp_path / "new.sdf")["prediction"]
+    for at in range(3):
+        text = text.replace(f"mol{at}\n", f"{title}\n", 1)
+    (tmp_path / "same.sdf").write_text(text)
+    found = zoo.load(done.folder).predict(tmp_path / "same.sdf")
+    np.testing.assert_allclose(found["prediction"], alone)
+    assert alone.nunique() == 3
+    assert found["id"].tolist() == ([title] * 3 if title else ["0", "1", "2"])
+    assert read(path, named).table.ids[0] == "mol0"
 
 
 def data_of(path):

@@ -188,3 +188,23 @@ def test_numbers_are_decided_by_rank_correlation_and_classes_by_accuracy():
     classes = data.read(frame(random_chains(8)), Request(target="label"))
     assert data.metrics(data.describe(numbers.table, numbers.task, Request()))[0].name == "spearman"
     assert data.metrics(data.describe(classes.table, classes.task, Request()))[0].name == "accuracy"
+
+
+def test_the_last_rows_by_a_named_order_are_the_test():
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), 40)) for _ in range(40)]
+    frame = pd.DataFrame(
+        {"sequence": texts, "y": rng.normal(size=40), "day": [f"2020-01-{1 + i % 28:02d}" for i in range(40)]}
+    )
+    request = Request(target="y", order="day")
+    reading = data.read(frame, request)
+    keys = data.keys(reading.table, reading.task, request, fast=True)
+    assert keys.rule == "time"
+    assert list(keys.order) == frame["day"].tolist()
+
+
+def test_a_file_without_a_header_is_refused_before_its_first_row_is_lost(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("MKVLAAGIVGLLLAQWERT\nMKVLAAGIVGLLLAQWERV\nMKVLAAGIVGLLLAQWERA\n")
+    with pytest.raises(DataError, match="header is missing"):
+        data.read(path, Request())

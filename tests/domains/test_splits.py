@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from domains.contract import Keys, Request
-from domains.splits import make_split
+from domains.splits import make_split, sortable
 from domains.tabular import data as tabular
 from domains.text import data as texts
 from trainers.errors import DataError, UsageError
@@ -188,3 +188,14 @@ def test_rows_that_a_split_column_gives_no_part_are_neither_dropped_nor_is_the_c
 def test_a_column_called_split_that_names_no_training_rows_is_a_feature(parts):
     reading = tabular.read(with_parts(parts), Request(target="y"))
     assert tabular.keys(reading.table, reading.task, Request(target="y"), fast=True).given is None
+
+
+def test_texts_that_are_iso_dates_have_an_order_and_others_none():
+    np.testing.assert_array_equal(
+        np.argsort(sortable(np.array(["2020-01-31", "2019-12-31", "2020-01-31T08:00"], dtype=object))), [1, 0, 2]
+    )
+    for days in (["31/12/2019", "01/02/2020"], ["2020-01-31", "later"]):
+        with pytest.raises(DataError, match="no order in time"):
+            sortable(np.array(days, dtype=object))
+    with pytest.raises(DataError, match="1 rows have no value"):
+        sortable(np.array(["2020-01-31", None], dtype=object))
