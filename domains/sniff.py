@@ -32,7 +32,7 @@ _FEW_CLASSES = 20
 class Sniffed:
     """type: data type. num_rows: exact for files that are read through. task: from the target, else None.
 
-    num_groups: different values of the column that was named with --group.
+    num_groups: different values of the column that was named with --group.   has_positions: atoms have three coordinates.
     """
 
     type: str
@@ -40,6 +40,7 @@ class Sniffed:
     task: str | None
     because: str
     num_groups: int | None = None
+    has_positions: bool | None = None
 
 
 def sniff(path: Path, *, target: str | None = None, group: str | None = None) -> Sniffed:
@@ -60,7 +61,7 @@ def _file(path: Path, target: str | None, group: str | None) -> Sniffed:
     if last in {".fasta", ".fa", ".faa", ".fas", ".fna"}:
         return _fasta(path)
     if last == ".sdf":
-        return Sniffed("molecules", sum(line.startswith("$$$$") for line in _lines(path)), None, "SDF file")
+        return _sdf(path, target)
     if last == ".parquet":
         return _parquet(path)
     if last in {".jsonl", ".ndjson"}:
@@ -114,6 +115,23 @@ def _fasta(path: Path) -> Sniffed:
     return Sniffed(kind, num_rows, None, f"FASTA file of {'nucleotides' if kind == 'genomics' else 'residues'}")
 
 
+def _sdf(path: Path, target: str | None) -> Sniffed:
+    """Records end with $$$$; the second line of a molfile says "3D" in its 21st letter, and a property's value follows its
+    name. Source: Dalby et al. 1992, doi 10.1021/ci00007a012."""
+    num_rows, has_positions, is_value, values = 0, False, False, set[str]()
+    for at, line in enumerate(_lines(path)):
+        has_positions |= at == 1 and line[20:22] == "3D"
+        if is_value:
+            values.add(line.strip())
+        is_value = target is not None and line.startswith(">") and f"<{target}>" in line
+        num_rows += line.startswith("$$$$")
+    if target is not None and not values:
+        raise DataError(f"{path}: no record has a property {target!r}.")
+    because = "SDF file with positions in space" if has_positions else "SDF file"
+    task = _task_of(values) if target else None
+    return Sniffed("molecules", num_rows, task, because, has_positions=has_positions or None)
+
+
 def _parquet(path: Path) -> Sniffed:
     try:
         from pyarrow import parquet
@@ -148,11 +166,14 @@ def _table(path: Path, target: str | None, group: str | None) -> Sniffed:
     header = next(rows, None)
     if not header:
         raise DataError(f"{path}: the file is empty.")
-    for name in (target, group):
-        if name is not None and name not in header:
+    # Several targets are labels, or numbers, of one row.
+    targets = [target] if target is None or target in header else target.split(",")
+    named = [name for name in (*targets, group) if name is not None]
+    for name in named:
+        if name not in header:
             raise DataError(f"{path}: no column {name!r}. Columns: {', '.join(header)}.")
     head, num_rows = [], 0
-    values = {name: set[str]() for name in (target, group) if name is not None}
+    values = {name: set[str]() for name in named}
     for row in rows:
         num_rows += 1
         if num_rows <= _HEAD_ROWS:
@@ -161,7 +182,11 @@ def _table(path: Path, target: str | None, group: str | None) -> Sniffed:
             if len(row) > header.index(name):
                 found.add(row[header.index(name)])
     columns = {name: [row[k] for row in head if len(row) > k] for k, name in enumerate(header)}
-    kind, because = _kind_of(columns, target)
+    kind, because = _kind_of(columns, targets)
+    if len(targets) > 1:
+        tasks = {_task_of(values[name]) for name in targets if name is not None}
+        task = "multilabel" if tasks == {"classification"} else "multiregression"
+        return Sniffed(kind, num_rows, task, because, None if group is None else len(values[group]))
     return Sniffed(kind, num_rows, *_known(values, target, because, group))
 
 
@@ -173,10 +198,10 @@ def _known(
     return task, because, None if group is None else len(values[group])
 
 
-def _kind_of(columns: dict[str, list[str]], target: str | None) -> tuple[str, str]:
+def _kind_of(columns: dict[str, list[str]], targets: Iterable[str | None]) -> tuple[str, str]:
     for name, cells in columns.items():
         filled = [cell.strip() for cell in cells if cell.strip()]
-        if name == target or not filled:
+        if name in targets or not filled:
             continue
         if _mostly(_BASES.fullmatch, filled):
             return "genomics", f"column {name!r} holds nucleotide sequences"

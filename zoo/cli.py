@@ -110,10 +110,10 @@ def recommend(
     from zoo.recommend import as_text, with_data
     from zoo.recommend import recommend as answer_for
 
-    known = _known_of(type, n, groups, task, data, target, group)
+    known = _known_of(type, n, groups, task, data, target, group, coordinates)
     answer = answer_for(
         **known, length=length, device=device, latency=latency, series=series, channels=channels,
-        audio_hours=audio_hours, pretrained=pretrained, coordinates=coordinates,
+        audio_hours=audio_hours, pretrained=pretrained,
     )  # fmt: skip
     if data is not None:
         answer = with_data(answer, str(data), target)
@@ -135,8 +135,9 @@ def _known_of(
     data: Path | None,
     target: str | None,
     group: str | None,
+    coordinates: bool | None,
 ) -> dict[str, Any]:
-    """What was said of type, size and task, completed by what the file tells."""
+    """What was said of type, size, task and positions, completed by what the file tells."""
     from trainers.errors import UsageError
 
     if group is not None and (data is None or groups is not None):
@@ -147,10 +148,10 @@ def _known_of(
         found = sniff(data, target=target, group=group)
         print(f"{data}: {found.type}, {found.num_rows} rows ({found.because})", file=sys.stderr)
         type, n, task = type or found.type, found.num_rows if n is None else n, task or found.task
-        groups = groups or found.num_groups
+        groups, coordinates = groups or found.num_groups, found.has_positions if coordinates is None else coordinates
     if type is None or n is None:
         raise UsageError("say --type and --n, or --data FILE. Example: zoo recommend --type proteins --n 20000")
-    return {"type": type, "n": n, "groups": groups, "task": task}
+    return {"type": type, "n": n, "groups": groups, "task": task, "coordinates": coordinates}
 
 
 def check(

@@ -29,7 +29,8 @@ def report_of(domain: Any, usable: Usable, reading: Reading, request: Request, k
     table, task = usable.table, reading.task
     profile: Profile = domain.profile(table, task, request)
     target = np.empty(0, object) if reading.target is None else table.target()
-    classes = class_counts(target) if task in CLASS_TASKS else None
+    columns = (reading.target or "").split(",") if task == "multilabel" else []
+    classes = class_counts(target, columns if len(columns) > 1 else ()) if task in CLASS_TASKS else None
     found = {
         "task": task,
         "target": reading.target,
@@ -86,10 +87,13 @@ def groups_of(keys: Keys, num_rows: int) -> JSON:
     }
 
 
-def class_counts(target: np.ndarray) -> dict[str, int]:
-    """Rows of each class; where a row has several labels or tags, how often each occurs."""
+def class_counts(target: np.ndarray, columns: Sequence[str] = ()) -> dict[str, int]:
+    """Rows of each class; where a row has several labels or tags, how often each occurs.
+
+    columns: those that say a label each; one that no row has counts too, and what is not known does not.
+    """
     counts = Counter(str(name) for value in target for name in (value if isinstance(value, tuple) else (value,)))
-    return dict(sorted(counts.items()))
+    return {name: counts[name] for name in columns} if columns else dict(sorted(counts.items()))
 
 
 def report_lines(report: JSON) -> list[str]:

@@ -67,6 +67,26 @@ def test_a_named_group_is_counted_and_a_column_that_is_not_there_is_named(tmp_pa
         sniff(tmp_path / "a.fasta", group="patient")
 
 
+@pytest.mark.parametrize(("code", "has_positions"), [("3D", True), ("2D", None)])
+def test_an_sdf_tells_positions_and_the_task_of_a_property(tmp_path, code, has_positions):
+    path = tmp_path / "a.sdf"
+    record = f"mol\n     RDKit          {code}\n\n  0  0  0\nM  END\n>  <energy>\n-1.25\n\n$$$$\n"
+    path.write_text(record * 2)
+    found = sniff(path, target="energy")
+    assert (found.num_rows, found.task, found.has_positions) == (2, "regression", has_positions)
+    with pytest.raises(DataError, match="no record has a property"):
+        sniff(path, target="gap")
+
+
+def test_several_targets_are_labels_or_numbers(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("smiles,a,b,y\n" + "".join(f"CCO,{i % 2},{'' if i % 3 else 1},{i / 7}\n" for i in range(30)))
+    assert sniff(path, target="a,b").task == "multilabel"
+    assert sniff(path, target="a,y").task == "multiregression"
+    with pytest.raises(DataError, match="no column 'c'"):
+        sniff(path, target="a,c")
+
+
 def test_class_folders_of_pictures_are_images_to_classify(tmp_path):
     for name in ("cat/1.png", "dog/2.JPG", "dog/.DS_Store"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from trainers.contract import as_objects
 from trainers.errors import DataError, UsageError
 from zoo import run, saved
 from zoo.cli import main
+from zoo.data_report import class_counts
 from zoo.leakage import leakage
 
 SMALL = {"train.rounds": 5, "train.max_depth": 2}
@@ -165,3 +167,9 @@ def test_target_texts_are_no_classes_and_running_text_has_a_report_too(tmp_path,
     (tmp_path / "c.txt").write_text("\n\n".join(texts * 200))
     _, out, _ = checked(capsys, "--data", tmp_path / "c.txt", "--type", "text", "--task", "generation", "--json")
     assert json.loads(out)["num_rows_used"] > 0
+
+
+def test_every_label_of_several_columns_is_counted_and_what_is_not_known_is_no_class():
+    sets = as_objects([("a", "c?"), ("a", "b?"), ("c?",)])
+    assert class_counts(sets, ["a", "b", "c"]) == {"a": 2, "b": 0, "c": 0}
+    assert class_counts(as_objects([("x", "y"), ("y",)])) == {"x": 1, "y": 2}
