@@ -1,6 +1,6 @@
 """A finished run: scores, and answers on new data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from trainers.errors import UsageError
 from zoo import hardware, report, saved
 from zoo.config_yaml import read_config
 from zoo.data_in import accepted, demo_of, usable_rows
+from zoo.data_print import fingerprint
 from zoo.job import Say, tell, warn
 from zoo.plan import domain_of, parts_of, with_settings
 from zoo.registry import load_registry
@@ -69,9 +70,18 @@ class Run:
         domain = domain_of(load_registry().get(self.plan.recipe))
         request = self._request(target or Facts.from_json(self.plan.facts).target, labels, encoding)
         usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad)
-        tell(usable.notices, say)
+        tell([*usable.notices, *self._own_rows(data, request)], say)
         group = domain.keys(usable.table, self.plan.task, request, fast=True).group
         return usable.table, np.arange(len(usable.table)) if group is None else np.asarray(group)
+
+    def _own_rows(self, data: Any, request: Request) -> Iterator[str]:
+        """What to say of a score on the very data of this run."""
+        if fingerprint(data, request)["data"] == saved.read_json(self.folder / "data.json")["fingerprint"].get("data"):
+            num = {name: len(ids) for name, ids in saved.read_json(self.folder / "split.json")["ids"].items()}
+            yield (
+                f"these are the data of the run itself, which was trained on {num['train']:,} of {sum(num.values()):,} "
+                "rows: the score flatters. That of rows it never saw is in its README.md."
+            )
 
     def answer(self, table: Any) -> Predictions:
         """The answers to rows that were read, without a look at their target."""

@@ -107,3 +107,12 @@ def test_training_goes_on_when_the_reader_of_its_log_leaves(tmp_path):
 def test_evaluating_scores_labelled_rows_with_intervals(run):
     scores = run.evaluate(frame())
     assert 0.5 < scores["auc"]["low"] <= scores["auc"]["value"] <= scores["auc"]["high"] <= 1
+
+
+def test_a_score_on_the_data_of_the_run_itself_says_so(run):
+    own, other = [], []
+    run.evaluate(frame(), say=own.append)
+    run.evaluate(frame().iloc[:60], say=other.append)
+    num = run.metrics["num_rows"]
+    assert any(f"trained on {num['train']:,} of {sum(num.values()):,} rows" in line for line in own)
+    assert not any("trained on" in line for line in other)
