@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from domains.contract import Doubt
 from domains.shared.cells import as_numbers, plain_text
 from domains.shared.frames import choose_column
 from domains.shared.targets import MAX_CLASSES
@@ -95,10 +96,20 @@ def _from_lists(cells: pd.Series) -> LabelSets:
             reasons[i] = f"target {cells.name!r} is {text!r}, no JSON list of texts"
         values.append(None if found is None else tuple(sorted({name for name in found if name})))
     num_empty = sum(text is None or text == "" for text in texts)
-    notices = (
-        (f"{num_empty:,} rows have nothing in {cells.name!r}: they count as having no label",) if num_empty else ()
-    )
-    return LabelSets(as_objects(values), reasons, notices)
+    notices = [f"{num_empty:,} rows have nothing in {cells.name!r}: they count as having no label"] if num_empty else []
+    notices += _joined_labels({name for row in values for name in row or ()}, separator)
+    return LabelSets(as_objects(values), reasons, tuple(notices))
+
+
+def _joined_labels(names: Set[str], separator: str) -> list[str]:
+    """A doubt about labels that look like several: "a, b" where "a" and "b" are labels, too."""
+    marks = {*SEPARATORS, ","} - {separator}
+    joined = [n for n in sorted(names) if any(m in n and names >= {part.strip() for part in n.split(m)} for m in marks)]
+    if not joined:
+        return []
+    return [
+        Doubt(f"label {joined[0]!r} looks like several, as its parts are labels, too: put {separator!r} between them")
+    ]
 
 
 def _listed(text: str) -> list[str] | None:

@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from domains.contract import Doubt
+from domains.shared.label_sets import read_label_sets
 from domains.shared.targets import bad_targets, class_names, infer_task, label_texts, target_values
 from trainers.errors import DataError, UsageError
 
@@ -78,3 +80,11 @@ def test_bad_targets_are_listed_with_their_places_and_reasons():
     assert "Did you mean yes" in unknown[0].reason
     with pytest.raises(DataError, match=r"not one of its 3 values \('x', 'y', 'z' ...\).*--target"):
         bad_targets(column(["x", "y", "z", None]), "classification", places, classes=("no", "yes"))
+
+
+def test_a_label_whose_parts_are_labels_is_doubted_and_others_with_commas_are_not():
+    joined = pd.DataFrame({"y": ["a", "b", "a, b", "c;a"]})
+    (notice,) = read_label_sets(joined, "y").notices
+    assert isinstance(notice, Doubt)
+    assert "'a, b'" in notice
+    assert not read_label_sets(pd.DataFrame({"y": ["a", "x, y", "a;b"]}), "y").notices
