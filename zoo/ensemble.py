@@ -56,13 +56,14 @@ class Ensemble:
         """As `Run.evaluate`, of the mean answers."""
         described = saved.read_json(self.folder / saved.MANY)
         domain = domain_of(load_registry().get(described["recipe"]))
-        found = []
+        found, say = [], how.get("say")
         for run in self._runs():
             table, groups = run.labelled(data, **how)
             how = {**how, "say": None}
             found.append(self._with_mean(run.answer(table)))
-        metrics = domain.metrics(Facts.from_json(described["facts"]))
-        return scoring.scores(metrics, table.target(), mean_of(found), groups)
+        answers = mean_of(found)
+        finished.say_unanswered(answers, say)
+        return scoring.scores(domain.metrics(Facts.from_json(described["facts"])), table.target(), answers, groups)
 
     def _runs(self) -> Iterator[Run]:
         return (finished.load(each, device=self.device, sets=self.sets) for each in saved.members(self.folder))

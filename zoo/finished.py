@@ -19,6 +19,9 @@ from zoo.job import Say, tell, warn
 from zoo.plan import domain_of, parts_of, with_settings
 from zoo.registry import load_registry
 
+UNTRAINED = "zero-shot"
+"""The trainer whose models learn from no row."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -53,8 +56,9 @@ class Run:
         """{metric: {value, low, high}} on labelled data. Raises DataError when rows cannot be used or lack the target."""
         domain = domain_of(load_registry().get(self.plan.recipe))
         table, groups = self.labelled(data, target=target, labels=labels, encoding=encoding, skip_bad=skip_bad, say=say)
-        metrics = domain.metrics(Facts.from_json(self.plan.facts))
-        return scoring.scores(metrics, table.target(), self.answer(table), groups)
+        answers = self.answer(table)
+        say_unanswered(answers, say)
+        return scoring.scores(domain.metrics(Facts.from_json(self.plan.facts)), table.target(), answers, groups)
 
     def labelled(
         self,
@@ -75,8 +79,12 @@ class Run:
         return usable.table, np.arange(len(usable.table)) if group is None else np.asarray(group)
 
     def _own_rows(self, data: Any, request: Request) -> Iterator[str]:
-        """What to say of a score on the very data of this run."""
-        if fingerprint(data, request)["data"] == saved.read_json(self.folder / "data.json")["fingerprint"].get("data"):
+        """What to say of a score on the very data of this run, if it learned from any."""
+        if self.plan.settings["trainer"] == UNTRAINED:
+            return
+        if fingerprint(accepted(data), request)["data"] == saved.read_json(self.folder / "data.json")[
+            "fingerprint"
+        ].get("data"):
             num = {name: len(ids) for name, ids in saved.read_json(self.folder / "split.json")["ids"].items()}
             yield (
                 f"these are the data of the run itself, which was trained on {num['train']:,} of {sum(num.values()):,} "
@@ -112,6 +120,13 @@ class Run:
         found = self._learner.predict(rows) if len(good) else None
         facts = Facts.from_json(self.plan.facts)
         return reading.table.ids, report.spread(found, good, len(reading.table), reasons, facts.classes)
+
+
+def say_unanswered(answers: Predictions, say: Say) -> None:
+    """Say how many rows no score counts."""
+    if say and (num := sum(map(bool, answers.problems))):
+        why = next(filter(None, answers.problems))
+        say(f"warning: {num:,} of {len(answers):,} rows got no answer, and no score counts them ({why})")
 
 
 def load(folder: str | Path, *, device: str = "auto", sets: Mapping[str, Any] | None = None) -> Run:

@@ -127,6 +127,8 @@ def gather(
     request = replace(request, group=request.group or reading.group)
     follows = hasattr(parts_of(entry)[1], "follows")
     keys = None if follows else domain.keys(usable.table, reading.task, request, fast=fast)
+    if request.order is not None and keys is not None and keys.order is None and keys.rule != "given":
+        raise UsageError(f"--order {request.order}: {recipe} cannot split such rows by time. Leave --order out.")
     report = report_of(domain, usable, reading, request, keys)
     for line in (*report_lines(report), *_unsaid(report)):
         say(f"data: {line}")

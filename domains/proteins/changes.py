@@ -29,7 +29,12 @@ def parsed(text: str) -> list[Change]:
     """
     if text.strip().lower() in WILD_TYPE_NAMES:
         return []
-    return [_one(part.strip()) for part in SEPARATORS.split(text.strip())]
+    found = [_one(part.strip()) for part in SEPARATORS.split(text.strip())]
+    places = [change.at for change in found]
+    twice = next((at for at in places if places.count(at) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{text!r} changes position {twice + 1} twice; write one substitution for each position")
+    return found
 
 
 def between(wild: str, sequence: str) -> list[Change]:

@@ -36,6 +36,7 @@ from trainers.settings import ZeroShot
 
 TINY: JSON = {"options": {"weights": "random:2x32", "max_residues": 64}, "train": {"precision": "fp32"}}
 FILE = "variant_effect.json"
+_MOST_SHOWN = 5
 
 
 class Options(BaseModel):
@@ -161,6 +162,21 @@ def _resolved(mutant: str, sequence: str, wild: str) -> Resolved:
     return Resolved(wild, tuple(found))
 
 
+def _refuse_other_wild_type(wild: str, *parts: Any) -> None:
+    """Raise DataError where mutants by name alone do not fit the wild type; rows that bring their own were checked."""
+    wrong = []
+    for rows in parts:
+        of_names = rows.column("mutant").where((rows.column("sequence") == "") & (rows.column("wild_type") == ""), "")
+        for row, name in zip(rows.ids, of_names, strict=True):
+            if name and (problem := _resolved(name, "", wild).problem):
+                wrong.append(f"row {row}: {problem}")
+    if wrong:
+        raise DataError(
+            f"{len(wrong):,} mutants do not fit the wild type ({'; '.join(wrong[:_MOST_SHOWN])}). Mend or leave out these "
+            "rows, or give another protein with --set options.wild_type=SEQUENCE."
+        )
+
+
 def answers(found: Sequence[Resolved], effect: Callable[[str, Sequence[Change]], float]) -> Predictions:
     """One number a row; those that could not be resolved say why."""
     values = np.array([np.nan if each.problem else effect(each.wild, each.changes) for each in found], np.float64)
@@ -190,6 +206,7 @@ class ZeroShotLearner:
                 "Which protein are these variants of? The rows do not align. Give it with --set options.wild_type=SEQUENCE "
                 "(or a FASTA file), or as a column called wild_type."
             )
+        _refuse_other_wild_type(self.wild, train, valid)
         return {"num_steps": 0, "num_parameters": 0, "seconds_train": round(time.monotonic() - started, 3)}
 
     def predict(self, rows: Any) -> Predictions:

@@ -39,6 +39,7 @@ USUAL_LIMIT = 1022
 """Residues that ESM-2 was trained on at most (1,024 tokens with start and end); Lin et al. 2023, methods."""
 LENGTH_MARKS = (62, 126, 254, 510, USUAL_LIMIT, 2046)
 SLOW_SECONDS = 20.0
+_AS_LONG = 0.9
 KIND = Kind(
     "protein",
     (
@@ -61,6 +62,8 @@ def read(data: Any, request: Request) -> Reading:
     if not len(raw.frame):
         raise DataError(f"{where}: there is a header but no row.")
     target, said = _target(raw, request, where)
+    if target is not None and request.facts is None:
+        _refuse_residue_labels(raw.frame[target], raw.frame[raw.sequence], where)
     task, notice = task_of_target(raw.frame, target, request, comma=raw.comma)
     clean = cleaned(raw.frame[raw.sequence].tolist())
     notices = [*raw.notices, *said, *([notice] if notice else []), *clean.notices, *_long_notice(clean.sequences)]
@@ -119,14 +122,14 @@ def keys(table: FrameTable, task: str, request: Request, *, fast: bool) -> Keys:
 
 
 def profile(table: FrameTable, task: str, request: Request) -> Profile:
-    """Lengths and identical sequences."""
-    sequences = table.column("sequence")
-    lengths = {"residues": sequences.str.len().to_numpy()}
+    """Lengths (none of mutants by name alone) and identical sequences."""
+    residues = table.column("sequence").str.len().to_numpy()
+    lengths = {"residues": residues} if residues.any() else {}
     whole = [
         name for name in ("sequence", "wild_type", "mutant") if name in table.frame.columns
     ]  # of variants all three
     num_copies = int(table.frame[whole].duplicated().sum())
-    return Profile(num_copies, lengths=lengths, marks={"residues": (USUAL_LIMIT,)})
+    return Profile(num_copies, lengths=lengths, marks=dict.fromkeys(lengths, (USUAL_LIMIT,)))
 
 
 def likeness(table: FrameTable, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
@@ -186,6 +189,18 @@ def _target(raw: Raw, request: Request, where: str) -> tuple[str | None, list[st
     where = (request.labels or where) if request.target is not None else where
     advice = " FASTA: name a table with --labels FILE. To learn from sequences alone: --task masked-lm (proteins/protein-lm)."
     return named_or_only_target(raw.frame, request, left, where=where, what="sequences", advice=advice)
+
+
+def _refuse_residue_labels(target: pd.Series, sequences: pd.Series, where: str) -> None:
+    """Raise DataError where nearly every target is a text as long as its sequence: no class has such a name."""
+    if pd.api.types.is_numeric_dtype(target.dtype):
+        return
+    pairs = list(zip(target.fillna("").astype(str), sequences.fillna("").astype(str), strict=True))
+    if sum(len(labels) == len(sequence) > 1 for labels, sequence in pairs) > _AS_LONG * len(pairs):
+        raise DataError(
+            f"{where}: target {target.name!r} has a letter for each residue. Such labels are learned with --task "
+            "residue-labels (proteins/esm2-residue)."
+        )
 
 
 def _long_notice(sequences: Sequence[str]) -> list[str]:

@@ -43,12 +43,14 @@ def read(data: Any, request: Request) -> Reading:
     Raises DataError where there is no such target, or where no row has as many labels as residues.
     """
     target = request.target
-    raw = read_raw(data, request if request.labels else replace(request, target=None), labelled.KIND)
+    wanted = request if request.labels else replace(request, target=None)
+    raw = read_raw(data, wanted, labelled.KIND, as_text=[target] if target else [])
     where = request.labels or ("DataFrame" if isinstance(data, pd.DataFrame) else str(data))
     if target is None and request.facts is None:
         taken = {raw.sequence, raw.id_column, request.group, request.order, "split"}
         left = [str(name) for name in raw.frame.columns if name not in taken]
         target, said = named_or_only_target(raw.frame, request, left, where=where, what="sequences")
+        raw = read_raw(data, wanted, labelled.KIND, as_text=[str(target)])  # "0110" is four labels, and no number
     else:
         target, said = (choose_column(raw.frame, target, where, "--target") if target else None), []
     clean = cleaned(raw.frame[raw.sequence].tolist())
@@ -57,7 +59,7 @@ def read(data: Any, request: Request) -> Reading:
     refuse_target_called("sequence", target, where)
     columns: dict[str, Any] = {"sequence": clean.sequences}
     if target is not None:
-        texts = ["" if pd.isna(cell) else str(cell).strip() for cell in raw.frame[target]]
+        texts = _label_texts(raw.frame[target], clean.sequences)
         bad += _bad_labels(texts, clean.sequences, raw.places, request, target)
         columns[target] = as_objects([tuple(text) for text in texts])
     if request.facts is None:
@@ -104,6 +106,12 @@ def metrics(facts: Facts) -> tuple[Metric, ...]:
 def baselines(facts: Facts) -> tuple[Baseline, ...]:
     """The commonest label everywhere; then a linear model of a residue and its neighbours."""
     return _commonest(facts.classes), _neighbours(facts.classes)
+
+
+def _label_texts(cells: pd.Series, sequences: Sequence[str]) -> list[str]:
+    """The labels of each row. A blank is a label (DSSP's coil) where they are as many as residues with it, else trimmed."""
+    texts = ["" if pd.isna(cell) else str(cell) for cell in cells]
+    return [text if len(text) == len(chain) else text.strip() for text, chain in zip(texts, sequences, strict=True)]
 
 
 def _bad_labels(

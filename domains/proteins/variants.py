@@ -160,8 +160,11 @@ def _bad(columns: dict[str, list[str]], clean: dict[str, Any], raw: Raw) -> list
         if not mutant and not sequence:
             reasons.append("neither a mutant nor a sequence")
         elif mutant and not sequence:
+            wild = clean["wild_type"].sequences[i] if clean["wild_type"] else ""
             try:
-                changes.parsed(mutant)
+                found = changes.parsed(mutant)
+                if wild:
+                    changes.checked(found, wild)
             except ValueError as error:
                 reasons.append(str(error))
         bad += [BadRow(i, raw.places[i], reason) for reason in reasons]

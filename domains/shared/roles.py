@@ -41,6 +41,11 @@ def named_or_only_target(
     if request.facts is not None and request.target is None:
         return None, []
     if request.target is not None:
+        parts = request.target.split(",")
+        if request.target not in frame.columns and len(parts) > 1 and all(name in frame.columns for name in parts):
+            raise DataError(
+                f"{where}: --target {request.target} names {len(parts)} columns, and one is predicted here."
+            )
         return choose_column(frame, request.target, where, "--target"), []
     if len(left) == 1:
         return left[0], [f"column {left[0]!r} is predicted: it is the only one besides ids and {what}"]
@@ -83,6 +88,9 @@ def keep_split_columns(
     for name in (request.group, request.order):
         if name is not None and (request.facts is None or name in frame.columns):
             columns.setdefault(name, frame[choose_column(frame, name, where, "--group or --order")])
+    said = list[str]()
+    if request.group in columns and (num := int(frame[request.group].isna().sum())) and request.facts is None:
+        said.append(Doubt(f"{num:,} rows have no value in the group column {request.group!r} and are one group"))
     if "split" in frame.columns and target != "split" and request.facts is None:
         parts = named_parts(frame["split"], where)
         if parts is not None:
@@ -90,7 +98,7 @@ def keep_split_columns(
     found = found_group(frame, request, besides=(target,)) if uses_found else None
     if found is not None:
         columns.setdefault(found, frame[found])
-    return unnamed_groups(frame, request, besides=(target,), uses=uses_found)
+    return [*said, *unnamed_groups(frame, request, besides=(target,), uses=uses_found)]
 
 
 def named_parts(values: pd.Series, where: str) -> list[str] | None:
@@ -169,13 +177,21 @@ def _likely_groups(frame: pd.DataFrame, request: Request, besides: Sequence[str 
 
 
 def named_keys(table: FrameTable, request: Request, stratum: np.ndarray | None = None) -> Keys | None:
-    """The keys of a split by the column that was named with --group or --order; None where none was, or it is not here."""
-    if request.group and request.group in table.frame.columns:
-        group = table.column(request.group).astype(str).to_numpy()
+    """The keys of a split by the column that was named with --group or --order; None where none was, or it is not here.
+
+    Where both were, the order decides: a group may then be on both sides, and intervals resample it whole.
+    """
+    group, order = (
+        table.column(name).to_numpy() if name and name in table.frame.columns else None
+        for name in (request.group, request.order)
+    )
+    if group is not None:
+        group = group.astype(str)
+    if order is not None:
+        because = f"column {request.order!r} was named with --order"
+        return Keys("time", because, group=group, order=order, stratum=stratum)
+    if group is not None:
         return Keys("grouped", f"column {request.group!r} was named with --group", group=group, stratum=stratum)
-    if request.order and request.order in table.frame.columns:
-        order = table.column(request.order).to_numpy()
-        return Keys("time", f"column {request.order!r} was named with --order", order=order, stratum=stratum)
     return None
 
 

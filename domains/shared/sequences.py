@@ -62,24 +62,26 @@ class Raw:
     comma: bool = False
 
 
-def read_raw(data: Any, request: Request, kind: Kind) -> Raw:
+def read_raw(data: Any, request: Request, kind: Kind, *, as_text: Sequence[str] = ()) -> Raw:
     """Read FASTA (with labels joined where asked), CSV, TSV, Parquet or a DataFrame.
 
+    as_text: columns that are kept letter for letter, whatever they look like.
     Raises DataError where there is no sequence column, or several candidates.
     """
     for is_one, reader, name in ((is_fasta, read_fasta, "FASTA"), *kind.readers):
         if isinstance(data, str | Path) and is_one(Path(data)):
-            return _from_records(Path(data), reader(Path(data)), name, request, kind)
+            return _from_records(Path(data), reader(Path(data)), name, request, kind, as_text)
     if request.labels is not None:
         raise DataError(
             f"--labels {request.labels}: only for files of sequences (FASTA). Put the labels into a column of {data}."
         )
-    return _from_table(data, request, kind)
+    return _from_table(data, request, kind, as_text)
 
 
-def _from_table(data: Any, request: Request, kind: Kind) -> Raw:
+def _from_table(data: Any, request: Request, kind: Kind, as_text: Sequence[str]) -> Raw:
     wanted = request.columns.get("sequence") or (request.facts.schema["sequence"] if request.facts else None)
     texts = [
+        *as_text,
         *([wanted] if wanted else []),
         *kind.names,
         *kind.id_names,
@@ -159,8 +161,11 @@ def _is_id(values: pd.Series) -> bool:
     return bool(values.is_unique and values.notna().all() and (values.astype(str).str.strip() != "").all())
 
 
-def _from_records(path: Path, records: Sequence[Record], form: str, request: Request, kind: Kind) -> Raw:
-    frame = pd.DataFrame({"id": short_ids([record.name for record in records]), "sequence": [r.text for r in records]})
+def _from_records(
+    path: Path, records: Sequence[Record], form: str, request: Request, kind: Kind, as_text: Sequence[str]
+) -> Raw:
+    full = [record.name for record in records]
+    frame = pd.DataFrame({"id": short_ids(full), "sequence": [record.text for record in records]})
     values = header_values(records) if kind.values_in_headers and request.labels is None else {}
     for name, column in values.items():
         if name not in frame:
@@ -168,7 +173,7 @@ def _from_records(path: Path, records: Sequence[Record], form: str, request: Req
     places = [f"{path.name} line {record.line} ({record.name or 'no name'})" for record in records]
     raw = Raw(frame, "sequence", "id", places)
     if request.labels is not None:
-        _join_labels(raw, Path(request.labels), request, kind)
+        _join_labels(raw, full, request, kind, as_text)
     elif request.target is not None and request.target not in frame:
         where = " (nor 'NAME=VALUE' in every header)" if kind.values_in_headers else ""
         raise DataError(
@@ -182,12 +187,10 @@ def _are_numbers(cells: Sequence[str]) -> bool:
     return bool(pd.to_numeric(pd.Series(cells), errors="coerce").notna().all())
 
 
-def _join_labels(raw: Raw, path: Path, request: Request, kind: Kind) -> None:
-    reading = read_frame(
-        path,
-        text_columns=_in_any_case([*kind.id_names, *([request.id_column] if request.id_column else [])]),
-        encoding=request.encoding,
-    )
+def _join_labels(raw: Raw, full: Sequence[str], request: Request, kind: Kind, as_text: Sequence[str]) -> None:
+    """Add the columns of the file of labels to the frame. full: the ids of the records before they were shortened."""
+    path, named = Path(str(request.labels)), [request.id_column] if request.id_column else []
+    reading = read_frame(path, text_columns=_in_any_case([*kind.id_names, *named, *as_text]), encoding=request.encoding)
     labels, where = reading.frame, str(path)
     key = _label_key(labels, request, where, kind.id_names)
     names = labels[key].astype(str).str.strip()
@@ -196,8 +199,7 @@ def _join_labels(raw: Raw, path: Path, request: Request, kind: Kind) -> None:
         raise DataError(
             f"{where}: id {twice.iloc[0]!r} has more than one label ({len(twice)} ids repeat). Keep one each."
         )
-    position = {name: i for i, name in enumerate(names)}
-    rows = [position.get(name) for name in raw.frame["id"]]
+    rows = _matched(raw.frame["id"].tolist(), full, names.tolist())
     if all(row is None for row in rows):
         first = ", ".join(map(repr, raw.frame["id"].head(3)))
         raise DataError(f"{where}: no id in column {key!r} is one of the FASTA file's ({first}, ...).{_faults(raw)}")
@@ -212,6 +214,16 @@ def _join_labels(raw: Raw, path: Path, request: Request, kind: Kind) -> None:
     for i, row in enumerate(rows):
         if row is None:
             raw.bad.append(BadRow(i, raw.places[i], f"no label for id {raw.frame['id'].iloc[i]!r} in {path.name}"))
+
+
+def _matched(short: list[str], full: Sequence[str], names: list[str]) -> list[int | None]:
+    """The place of each record's id among `names`. Ids may be shortened in either file ("sp|P12345|NAME" or "P12345"), so
+    that way of reading both is taken by which most records have a label."""
+    found = []
+    for ids, known in ((short, names), (full, names), (short, short_ids(names))):
+        position = {name: i for i, name in enumerate(known)}
+        found.append([position.get(name) for name in ids])
+    return min(found, key=lambda rows: rows.count(None))
 
 
 def _faults(raw: Raw) -> str:

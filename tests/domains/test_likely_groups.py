@@ -9,6 +9,7 @@ from PIL import Image
 
 from domains.contract import Request
 from domains.shared.roles import unnamed_groups
+from trainers.errors import DataError
 
 LETTERS = {
     "text": ("text", lambda i: f"The film number {i} was rather {'good' if i % 2 else 'bad'} this time."),
@@ -63,3 +64,21 @@ def test_so_it_is_for_pictures(tmp_path):
 def test_it_must_have_such_a_name_and_repeat(name, values, is_told):
     assert bool(unnamed_groups(pd.DataFrame({name: values}), Request("y"))) == is_told
     assert not unnamed_groups(pd.DataFrame({name: values}), Request(name))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LETTERS if kind != "tabular"])
+def test_rows_without_a_group_are_told_and_an_order_is_heeded_beside_a_group(kind):
+    frame, data = table(*LETTERS[kind]).assign(day=range(24)), importlib.import_module(f"domains.{kind}.data")
+    frame.loc[:2, "patient"] = None
+    request = Request("label", group="patient", order="day")
+    reading = data.read(frame, request)
+    assert any("3 rows have no value in the group column 'patient'" in notice for notice in reading.notices)
+    keys = data.keys(reading.table, reading.task, request, fast=True)
+    assert (keys.rule, list(keys.order), len(set(keys.group))) == ("time", list(range(24)), 7)
+
+
+@pytest.mark.parametrize("kind", ["proteins", "genomics"])
+def test_several_targets_where_one_is_predicted_are_refused_by_number(kind):
+    frame, data = table(*LETTERS[kind]).assign(b=[0, 1] * 12), importlib.import_module(f"domains.{kind}.data")
+    with pytest.raises(DataError, match="names 2 columns, and one is predicted"):
+        data.read(frame, Request("label,b"))

@@ -208,3 +208,14 @@ def test_a_file_without_a_header_is_refused_before_its_first_row_is_lost(tmp_pat
     path.write_text("MKVLAAGIVGLLLAQWERT\nMKVLAAGIVGLLLAQWERV\nMKVLAAGIVGLLLAQWERA\n")
     with pytest.raises(DataError, match="header is missing"):
         data.read(path, Request())
+
+
+@pytest.mark.parametrize(
+    ("header", "named"), [("sp|P12345|X", "sp|P12345|X"), ("sp|P12345|X", "P12345"), ("P12345", "sp|P12345|X")]
+)
+def test_ids_may_be_shortened_in_the_sequences_or_in_the_labels(header, named, tmp_path):
+    (tmp_path / "x.fasta").write_text(f">{header}\n{CHAIN}\n>other\n{CHAIN[::-1]}\n")
+    (tmp_path / "y.csv").write_text(f"id,label\nother,b\n{named},a\n")
+    reading = data.read(tmp_path / "x.fasta", Request(labels=str(tmp_path / "y.csv")))
+    assert not reading.bad
+    assert reading.table.target().tolist() == ["a", "b"]

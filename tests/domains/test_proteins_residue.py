@@ -121,3 +121,27 @@ def test_in_evaluation_a_new_letter_makes_a_bad_row():
     reading = data.read(frame, Request(target="ss", facts=facts))
     assert [bad.position for bad in reading.bad] == [1]
     assert "'E' was not in the training data" in reading.bad[0].reason
+
+
+@pytest.mark.parametrize("target", ["ss", None])
+def test_labels_that_look_like_numbers_are_read_letter_for_letter(target, tmp_path):
+    labels = ["1110", "1000", "1100"]
+    pd.DataFrame({"sequence": ["ACDE", "MNPQ", "RSTV"], "ss": labels}).to_csv(tmp_path / "x.csv", index=False)
+    (tmp_path / "x.fasta").write_text(">a\nACDE\n>b\nMNPQ\n>c\nRSTV\n")
+    pd.DataFrame({"id": list("abc"), "ss": labels}).to_csv(tmp_path / "labels.csv", index=False)
+    for file, more in (("x.csv", {}), ("x.fasta", {"labels": str(tmp_path / "labels.csv")})):
+        reading = data.read(tmp_path / file, Request(task="residue-labels", target=target, **more))
+        assert not reading.bad
+        assert ["".join(row) for row in reading.table.target()] == labels
+
+
+def test_blanks_of_dssp_are_labels_at_the_ends_too(tmp_path):
+    pd.DataFrame({"sequence": ["ACDE", "MNPQ"], "ss": [" HH ", "H   "]}).to_csv(tmp_path / "x.csv", index=False)
+    reading = data.read(tmp_path / "x.csv", Request(task="residue-labels", target="ss"))
+    assert not reading.bad
+    assert ["".join(row) for row in reading.table.target()] == [" HH ", "H   "]
+
+
+def test_labels_of_residues_taken_for_classes_name_their_task():
+    with pytest.raises(DataError, match="--task residue-labels"):
+        data.read(rows(), Request(target="ss"))

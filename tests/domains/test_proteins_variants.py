@@ -119,6 +119,12 @@ def test_rows_of_other_proteins_or_lengths_say_why_they_have_no_answer(checkpoin
     assert "33 residues only" in problems[2]
     assert "no residue" in problems[3]
     assert found["prediction"][4] == 0
+    said = []
+    run.evaluate(frame.assign(score=1.0), target="score", say=said.append)
+    assert not any("trained on" in line or "no answer" in line for line in said)
+    odd = pd.DataFrame({"sequence": [WILD, WILD + "A"], "wild_type": WILD, "score": [0.0, 1.0]}).loc[[0, 1, 0, 1]]
+    run.evaluate(odd, target="score", say=said.append)
+    assert any(line.startswith("warning: 2 of 4 rows got no answer") for line in said)
     longer = run.predict(pd.DataFrame({"sequence": [WILD + "A"], "wild_type": [WILD], "mutant": [""]}))
     assert "insertions and deletions" in longer["problem"][0]
 
@@ -182,3 +188,31 @@ def test_blosum_is_symmetric_and_keeps_what_is_rare():
     # Henikoff & Henikoff 1992, figure 2: tryptophan 11, cysteine 9, isoleucine for valine 3.
     assert (blosum.score("W", "W"), blosum.score("C", "C"), blosum.score("I", "V")) == (11, 9, 3)
     assert blosum.score("X", "A") == -1
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("M1A:M1G", "position 1 twice"), ("A999G", "33 residues only"), ("A1G", "has M at 1")]
+)
+def test_a_name_that_does_not_fit_its_wild_type_is_a_bad_row_of_training(name, reason):
+    frame = mutants(20)[["mutant", "score"]].assign(wild_type=WILD)
+    frame.loc[3, "mutant"] = name
+    (row,) = data.read(frame, Request(task="variant-effect", target="score")).bad
+    assert row.position == 3
+    assert reason in row.reason
+
+
+def test_names_are_checked_against_a_wild_type_that_an_option_gives(checkpoint, tmp_path):
+    frame = mutants(40)[["mutant", "score"]].assign(mutant="A1G")
+    with pytest.raises(DataError, match=r"mutants do not fit the wild type \(row .*has M at 1"):
+        zoo.train(
+            *(RECIPE, frame),
+            target="score",
+            set={"options.weights": checkpoint, "options.wild_type": WILD},
+            out=tmp_path / "run",
+        )
+
+
+def test_names_alone_have_no_lengths():
+    table = data.read(mutants()[["mutant"]], Request(task="variant-effect")).table
+    found = data.profile(table, "variant-effect", Request())
+    assert dict(found.lengths) == dict(found.marks) == {}

@@ -116,3 +116,12 @@ def test_a_score_on_the_data_of_the_run_itself_says_so(run):
     num = run.metrics["num_rows"]
     assert any(f"trained on {num['train']:,} of {sum(num.values()):,} rows" in line for line in own)
     assert not any("trained on" in line for line in other)
+
+
+def test_an_order_that_no_split_heeds_is_refused(tmp_path, monkeypatch):
+    from domains.contract import Keys
+    from domains.tabular import data
+
+    monkeypatch.setattr(data, "keys", lambda *_, **__: Keys("random"))
+    with pytest.raises(UsageError, match="--order day: tabular/xgboost cannot split such rows by time"):
+        zoo.train("tabular/xgboost", frame().assign(day=range(80)), target="y", order="day", out=tmp_path / "r")
