@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from domains.contract import Facts
 from domains.molecules.gnn_scratch import num_outputs
 from domains.molecules.space_networks import DIMENET_CUTOFF, SCHNET_CUTOFF, DimeNet, SchNet
-from domains.molecules.structures import NEAREST, Conformers, Structure, joined
+from domains.molecules.structures import NEAREST, Conformers, Structure, has_hydrogens, hydrogens, joined
 from trainers.contract import JSON, Batch, Machine, Plan, Predictions, Role, RoleKind, as_objects
 from trainers.empty import without_storage
 from trainers.errors import DataError
@@ -127,13 +127,18 @@ def _statistics(plan: Plan, train: Any, conformers: Conformers) -> JSON:
         sums = element_sums(counts, numbers)
         target = _as_target(numbers - counts @ sums, several=bool(names))
     outcome = fit_outcome(target, facts.classes, plan.options["class_weights"], names=tuple(names))
-    return {"outcome": outcome.as_json(), "element_sums": None if sums is None else sums.tolist()}
+    return {
+        "outcome": outcome.as_json(),
+        "element_sums": None if sums is None else sums.tolist(),
+        "hydrogens": hydrogens(conformers.of(train)),
+    }
 
 
 def _task(plan: Plan, fitted: JSON, conformers: Conformers, say: Callable[[str], None]) -> SpaceTask:
     options, outcome = Options.model_validate(plan.options), Outcome.from_json(fitted["outcome"])
     sums = None if fitted["element_sums"] is None else np.array(fitted["element_sums"])
-    return SpaceTask(_network(options, plan.task, outcome.width), outcome, sums, conformers, options.reach, say)
+    network, has = _network(options, plan.task, outcome.width), fitted.get("hydrogens", "some")
+    return SpaceTask(network, outcome, sums, conformers, options.reach, say, hydrogens=has)
 
 
 def element_counts(structures: Sequence[Structure | None]) -> np.ndarray:
@@ -178,9 +183,11 @@ class SpaceTask:
         conformers: Conformers,
         cutoff: float,
         say: Callable[[str], None],
+        *,
+        hydrogens: str = "some",
     ) -> None:
         self.model, self.outcome, self.sums, self.conformers = model, outcome, sums, conformers
-        self.cutoff, self.say = cutoff, say
+        self.cutoff, self.say, self.hydrogens = cutoff, say, hydrogens
 
     def roles(self) -> Mapping[str, Role]:
         """Tables of elements are embeddings, the last layer the head, matrices matrices."""
@@ -194,6 +201,8 @@ class SpaceTask:
             raise DataError("RDKit makes no conformer of any training molecule. Use molecules/gnn-scratch.")
         if num := len(has) - sum(has):
             self.say(f"{num:,} of {len(has):,} training molecules have no positions and are left out")
+        if self.hydrogens == "some" and (num := sum(bool(each.num_missing) for each in structures if each)):
+            self.say(f"{num:,} of {len(has):,} training molecules lack hydrogens that others have")
         self._look([each for each in structures if each is not None])
         if self.sums is not None:
             numbers = _as_matrix(target) - element_counts(structures) @ self.sums
@@ -227,20 +236,28 @@ class SpaceTask:
     def row_sizes(self, rows: Any) -> None:
         """Nothing is padded."""
 
-    def collate(self, rows: Any) -> tuple[tuple[Tensor, ...], Tensor, np.ndarray]:
-        """All molecules as one, whether each has positions, and what its elements add to each number."""
+    def collate(self, rows: Any) -> tuple[tuple[Tensor, ...], list[str], np.ndarray]:
+        """All molecules as one, why each has no answer ("" where it has), and what its elements add to each number."""
         found = self.conformers.of(rows)
-        has = torch.tensor([each is not None for each in found])
         added = np.zeros((len(found), 1)) if self.sums is None else element_counts(found) @ self.sums
-        return self._inputs([each or PLACEHOLDER for each in found]), has, added
+        return self._inputs([each or PLACEHOLDER for each in found]), [self._problem(each) for each in found], added
 
-    def predict(self, model: nn.Module, inputs: tuple[tuple[Tensor, ...], Tensor, np.ndarray]) -> Predictions:
-        """Answers in the terms and the unit of the target; none, with a problem, for rows without positions."""
-        graph, has, added = inputs
-        outputs = model(*graph, len(has))
+    def _problem(self, structure: Structure | None) -> str:
+        if structure is None:
+            return "no three-dimensional positions"
+        if has_hydrogens(structure, self.hydrogens):
+            return ""
+        if self.hydrogens == "all":
+            return f"{structure.num_missing} hydrogens have no positions; those of the training molecules had"
+        return "hydrogens have positions; those of the training molecules had none"
+
+    def predict(self, model: nn.Module, inputs: tuple[tuple[Tensor, ...], list[str], np.ndarray]) -> Predictions:
+        """Answers in the terms and the unit of the target; none, with a problem, for rows without positions, or whose
+        hydrogens are there or not there unlike in training."""
+        graph, problems, added = inputs
+        outputs = model(*graph, len(problems))
         found = _plus(self.outcome.predictions(outputs), np.asarray(added))
-        missing = ~has.cpu().numpy()
-        return _without(found, missing) if missing.any() else found
+        return _without(found, problems) if any(problems) else found
 
     def _inputs(self, structures: Sequence[Structure]) -> tuple[Tensor, ...]:
         found = joined(structures, self.cutoff)
@@ -258,12 +275,11 @@ def _plus(found: Predictions, added: np.ndarray) -> Predictions:
     return found
 
 
-def _without(found: Predictions, missing: np.ndarray) -> Predictions:
-    values = found.values.copy()
+def _without(found: Predictions, said: Sequence[str]) -> Predictions:
+    values, missing = found.values.copy(), np.array([bool(text) for text in said])
     values[missing] = np.nan if found.kind == "number" else None
     scores = None if found.scores is None else np.where(missing[:, None], np.nan, found.scores)
-    said = "no three-dimensional positions"
-    problems = tuple(said if gone else text for gone, text in zip(missing, found.problems, strict=True))
+    problems = tuple(why or text for why, text in zip(said, found.problems, strict=True))
     return replace(found, values=values, scores=scores, problems=problems)
 
 

@@ -24,10 +24,11 @@ MAX_ATTEMPTS = 20
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """elements: (atoms,) uint8 atomic numbers.   positions: (atoms, 3) float32 in Å."""
+    """elements: (atoms,) uint8 atomic numbers.   positions: (atoms, 3) float32 in Å.   num_missing: hydrogens without one."""
 
     elements: np.ndarray
     positions: np.ndarray
+    num_missing: int = 0
 
     @property
     def nearest(self) -> float:
@@ -84,7 +85,24 @@ def made(smiles: str, seed: int) -> Structure | None:
 
 def _structure(mol: Chem.Mol) -> Structure:
     elements = np.array([atom.GetAtomicNum() for atom in mol.GetAtoms()], np.uint8)
-    return Structure(elements, np.asarray(mol.GetConformer().GetPositions(), np.float32))
+    num_missing = sum(atom.GetTotalNumHs() for atom in mol.GetAtoms())  # neighbours are not counted
+    return Structure(elements, np.asarray(mol.GetConformer().GetPositions(), np.float32), num_missing)
+
+
+def hydrogens(structures: Sequence[Structure | None]) -> str:
+    """Of how many molecules all hydrogens are atoms: "all", "none", or "some"."""
+    found = [each for each in structures if each is not None]
+    for said in ("all", "none"):
+        if all(has_hydrogens(each, said) for each in found):
+            return said
+    return "some"
+
+
+def has_hydrogens(structure: Structure, said: str) -> bool:
+    """Whether the structure is like those of which `hydrogens` said so; one without any hydrogen is like all."""
+    if said == "some":
+        return True
+    return not structure.num_missing if said == "all" else 1 not in structure.elements
 
 
 def _distances(positions: np.ndarray) -> np.ndarray:

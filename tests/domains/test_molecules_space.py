@@ -185,6 +185,26 @@ def test_records_of_one_title_or_none_keep_their_own_positions(title, tmp_path):
     assert read(path, named).table.ids[0] == "mol0"
 
 
+def without_hydrogens(path, to):
+    writer = Chem.SDWriter(str(to))
+    for mol in Chem.SDMolSupplier(str(path)):  # RDKit removes them
+        writer.write(mol)
+    writer.close()
+    return to
+
+
+@pytest.mark.parametrize(("trained_with", "problem"), [(True, r"\d+ hydrogens have no pos"), (False, "hydrogens have pos")])
+def test_hydrogens_that_are_there_in_training_or_in_predicting_alone_leave_no_answer(trained_with, problem, tmp_path):
+    with_them = write_sdf(tmp_path / "with.sdf")
+    files = [with_them, without_hydrogens(with_them, tmp_path / "without.sdf")]
+    trained, other = files if trained_with else reversed(files)
+    done = run.train("molecules/schnet", trained, target="spread", set=TINY, fast=True, out=tmp_path / "run")
+    found = zoo.load(done.folder).predict(other)
+    assert found["problem"].str.match(problem).all()
+    assert found["prediction"].isna().all()
+    assert (done.predict(trained)["problem"] == "").all()
+
+
 def data_of(path):
     return read(path, Request(target="spread"))
 
