@@ -193,7 +193,9 @@ def without_hydrogens(path, to):
     return to
 
 
-@pytest.mark.parametrize(("trained_with", "problem"), [(True, r"\d+ hydrogens have no pos"), (False, "hydrogens have pos")])
+@pytest.mark.parametrize(
+    ("trained_with", "problem"), [(True, r"\d+ hydrogens have no pos"), (False, "hydrogens have pos")]
+)
 def test_hydrogens_that_are_there_in_training_or_in_predicting_alone_leave_no_answer(trained_with, problem, tmp_path):
     with_them = write_sdf(tmp_path / "with.sdf")
     files = [with_them, without_hydrogens(with_them, tmp_path / "without.sdf")]
