@@ -74,6 +74,10 @@ Watts = Annotated[float | None, typer.Option("--watts", help="drawn by the machi
 Unique = Annotated[str | None, typer.Option("--unique", help="of a size question: tokens there are without repeats")]
 Context = Annotated[int | None, typer.Option("--context", help="of a size question: positions; counts attention too")]
 
+COUNTS, NUMBERS = ("params", "tokens", "flops", "unique"), ("hours", "gpu", "gpus", "mfu", "tflops", "context")
+"""Arguments that make a question one of size: counts such as 350M, and plain numbers and names."""
+COSTS = ("price", "watts")
+
 AnyRecipe = Annotated[str | None, typer.Argument(help="TYPE/NAME, see zoo list")]
 Calibrate = Annotated[bool, typer.Option("--calibrate", help="measure how fast this machine computes, and keep it")]
 Measure = Annotated[bool, typer.Option("--measure", help="take a few real steps, and say how long one takes")]
@@ -145,6 +149,7 @@ def train(
 
 
 def plan(
+    ctx: typer.Context,
     recipe: AnyRecipe = None,
     data: Data = None,
     target: Target = None,
@@ -194,24 +199,8 @@ def plan(
         from trainers.errors import UsageError
 
         raise UsageError("Which recipe? Name one (zoo list), or use --calibrate or --verify.")
-    counts: dict[str, Any] = {"params": params, "tokens": tokens, "flops": flops, "unique": unique}
-    numbers: dict[str, Any] = {"hours": hours, "gpu": gpu, "gpus": gpus, "mfu": mfu, "tflops": tflops}
-    numbers |= {"context": context}
-    if any(value is not None for value in (*counts.values(), *numbers.values())):
-        about_data: dict[str, Any] = {"data": data, "target": target, "task": task, "group": group, "order": order}
-        about_data |= {
-            "labels": labels,
-            "reference": reference,
-            "id-column": id_column,
-            "column": column,
-            "split": split,
-            "set": sets,
-            "epochs": epochs,
-        }
-        about_data |= {"budget": budget, "precision": precision, "skip-bad": skip_bad or None, "fast": fast or None}
-        about_data |= {"folds": folds, "seeds": seeds}
-        _refuse_data([name for name, value in about_data.items() if value is not None])
-        _show_sizes(recipe, counts, numbers | {"price": price, "watts": watts}, as_json=as_json)
+    if given := _of_size(ctx):
+        _show_sizes(recipe, given, as_json=as_json)
         return
     _prepare_process(offline)
     from domains.contract import Request
@@ -351,24 +340,30 @@ def columns_of(given: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def _refuse_data(given: list[str]) -> None:
+def _of_size(ctx: typer.Context) -> dict[str, Any]:
+    """{argument: value} of a question of size, empty where none is asked. Raises UsageError for flags about data in one."""
     from trainers.errors import UsageError
 
-    if given:
-        named = " and ".join(f"--{name}" for name in given)
+    typed = {name for name in ctx.params if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"}
+    if not typed & {*COUNTS, *NUMBERS}:
+        return {}
+    others = typed - {*COUNTS, *NUMBERS, *COSTS, "recipe", "offline", "as_json"}
+    if others:
+        named = " and ".join(option.opts[0] for option in ctx.command.params if option.name in others)
         raise UsageError(
             f"{named}: a question of size (--params, --tokens, --flops, --hours) reads no data. Leave it out."
         )
+    return {name: ctx.params[name] for name in (*COUNTS, *NUMBERS, *COSTS) if name in typed}
 
 
-def _show_sizes(recipe: str, counts: dict[str, Any], numbers: dict[str, Any], *, as_json: bool) -> None:
+def _show_sizes(recipe: str, given: dict[str, Any], *, as_json: bool) -> None:
     from zoo.registry import load_registry
     from zoo.sizing import Sizes, answer, count
     from zoo.sizing_text import as_text
 
     registry = load_registry()
-    read: dict[str, Any] = {name: count(text, f"--{name}") for name, text in counts.items() if text is not None}
-    found = answer(registry.get(recipe), registry, Sizes(**read, **numbers))
+    read: dict[str, Any] = {name: count(given[name], f"--{name}") for name in COUNTS if name in given}
+    found = answer(registry.get(recipe), registry, Sizes(**{**given, **read}))
     if as_json:
         _print_json(found)
     else:
