@@ -365,7 +365,7 @@ def _labelled(answer: Recommendation, found: dict[str, Any]) -> Iterator[tuple[s
     if answer.budget:
         yield from (("budget", answer.budget[key]) for key in ("says",) if key in answer.budget)
         yield from (("conflict", says) for says in answer.budget["conflicts"])
-    yield "needs", _needs_words(answer.recipe)
+    yield "needs", answer.recipe.requirements or "not built yet"
     yield "command", _command_words(answer)
 
 
@@ -386,13 +386,6 @@ def _threshold_words(threshold: Threshold | None, unit: str) -> str:
 def _reference(item: dict[str, Any]) -> str:
     where = f", {item['where']}" if item["where"] else ""
     return f"{item['says']} [{item['title']} ({item['year']}){where}{' ' + item['url'] if item['url'] else ''}]"
-
-
-def _needs_words(recipe: Recipe) -> str:
-    if recipe.status == "planned":
-        return "not built yet"
-    memory = f"; about {recipe.needs.memory_gib:g} GiB of memory" if recipe.needs.memory_gib else ""
-    return f"{recipe.install or 'nothing beyond the base install'}{memory}"
 
 
 def _command_words(answer: Recommendation) -> str:

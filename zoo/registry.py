@@ -106,11 +106,14 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What must be there before a recipe runs; memory in GiB of the device that trains."""
+    """What must be there before a recipe runs; memory in GiB of the device that trains.
+
+    weights: the command that installs the package with the default weights, where there is one beside the extra."""
 
     __pydantic_config__ = _STRICT
     extra: str = ""
     memory_gib: float | None = None
+    weights: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +185,15 @@ class Recipe:
         """The command that installs what the recipe needs; empty while it is planned, as its extra does not exist yet."""
         known = self.needs.extra and self.status == "ready"
         return f"pip install 'domain-model-zoo[{self.needs.extra}]'" if known else ""
+
+    @property
+    def requirements(self) -> str:
+        """What must be there, in words; empty while it is planned."""
+        if self.status == "planned":
+            return ""
+        weights = f"; for its default weights {self.needs.weights}" if self.needs.weights else ""
+        memory = f"; about {self.needs.memory_gib:g} GiB of memory" if self.needs.memory_gib else ""
+        return f"{self.install or 'nothing beyond the base install'}{weights}{memory}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ def recipe_json(recipe: Recipe, registry: Registry) -> dict[str, Any]:
         **plain,
         "evidence": cited,
         "install": recipe.install,
+        "requirements": recipe.requirements,
         "chosen_in": [*_cells_naming(recipe.name, registry)],
         "nearest_ready": near.name if near else None,
         "next_command": f"zoo train {able.name} {registry.data_args(able)}" if able else "zoo list --status ready",
@@ -47,9 +48,8 @@ def _labelled(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "tasks", ", ".join(found["tasks"])
     for block in ("options", "train"):
         yield from ((block, f"{key} = {value}") for key, value in found[block].items())
-    memory = found["needs"]["memory_gib"]
-    if found["install"]:
-        yield "needs", f"{found['install']}{f'; about {memory:g} GiB of memory' if memory else ''}"
+    if found["requirements"]:
+        yield "needs", found["requirements"]
     if found["licence"]:
         yield "licence", found["licence"]
     if found["scaling"]:

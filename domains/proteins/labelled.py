@@ -20,7 +20,7 @@ from domains.proteins.baselines import composition
 from domains.shared.frames import FrameTable
 from domains.shared.groupings import equal_rows
 from domains.shared.proteins import similarity
-from domains.shared.proteins.residues import cleaned, look_like_dna, looks_like_protein
+from domains.shared.proteins.residues import cleaned, look_like_dna, looks_like_protein, num_like_dna
 from domains.shared.roles import (
     IMBALANCED_SHARE,
     keep_split_columns,
@@ -31,7 +31,7 @@ from domains.shared.roles import (
     refuse_target_called,
     task_of_target,
 )
-from domains.shared.sequences import Kind, Raw, read_raw, repeated_ids, row_ids, settle_repeats
+from domains.shared.sequences import Kind, Raw, counted, read_raw, repeated_ids, row_ids, settle_repeats
 from domains.shared.targets import bad_targets, class_names, target_values
 from trainers.errors import DataError
 
@@ -224,8 +224,10 @@ def time_notice(sequences: Sequence[str]) -> list[str]:
 
 
 def check_dna(sequences: Sequence[str], where: str, notices: list[str], *, training: bool) -> None:
-    """Say, or in training raise DataError, where the letters are those of DNA."""
+    """Say where the letters are those of DNA; raise DataError in training where nearly all are."""
     if not look_like_dna(sequences):
+        if count := num_like_dna(sequences):
+            notices.append(f"{counted(count, 'sequence')} may be DNA or RNA: no letters but A, C, G, T, U and N")
         return
     text = f"{where}: these look like DNA or RNA, not proteins: nearly all have no letters but A, C, G, T, U and N."
     if training:

@@ -154,6 +154,14 @@ def test_dna_is_refused_in_training():
         data.read(frame(["".join(rng.choice(list("ACGT"), 60)) for _ in range(10)]), Request(target="label"))
 
 
+def test_dna_among_proteins_is_told():
+    rng = np.random.default_rng(0)
+    mixed = ["".join(rng.choice(list("ACGT"), 60)) for _ in range(3)] + random_chains(7)
+    notices = data.read(frame(mixed), Request(target="label")).notices
+    assert any("3 sequences may be DNA or RNA" in notice for notice in notices)
+    assert not any("DNA" in notice for notice in data.read(frame(random_chains(7)), Request(target="label")).notices)
+
+
 def test_identical_sequences_with_differing_numbers_carry_their_mean():
     reading = data.read(frame([CHAIN, CHAIN, CHAIN[::-1]], [1.0, 2.0, 5.0]), Request(target="label", task="regression"))
     assert reading.table.target().tolist() == [1.5, 1.5, 5.0]

@@ -44,6 +44,11 @@ def looks_like_protein(text: str) -> bool:
     return _LOOKS_LIKE.fullmatch(text.strip()) is not None
 
 
+def num_like_dna(sequences: Sequence[str]) -> int:
+    """How many sequences of 20 letters or more have none but those of bases."""
+    return sum(len(sequence) >= _TYPICAL_RESIDUES and _BASES.fullmatch(sequence) is not None for sequence in sequences)
+
+
 def look_like_dna(sequences: Sequence[str]) -> bool:
     """Whether nearly all of several sequences, of typical length 20 or more, have no letters but those of bases."""
     full = sorted((sequence for sequence in sequences if sequence), key=len)
