@@ -62,6 +62,8 @@ def _file(path: Path, target: str | None, group: str | None) -> Sniffed:
         return _fasta(path)
     if last == ".sdf":
         return _sdf(path, target)
+    if last in {".smi", ".ism"}:
+        return Sniffed("molecules", sum(1 for line in _lines(path) if line.strip()), None, "a SMILES a line, no labels")
     if last == ".parquet":
         return _parquet(path)
     if last in {".jsonl", ".ndjson"}:

@@ -19,7 +19,7 @@ from domains.molecules.chemistry import MOST_ATOMS, Parsed, described, parsed
 from domains.molecules.generated import TASK as GENERATION
 from domains.shared.cells import Distinct
 from domains.shared.delimited import as_utf8
-from domains.shared.frames import FrameReading, choose_column, read_frame, refuse_missing_header
+from domains.shared.frames import FrameReading, choose_column, file_bytes, read_frame, refuse_missing_header
 from domains.shared.roles import id_texts
 from trainers.errors import DataError
 
@@ -49,15 +49,19 @@ class Raw:
 
 
 def read_raw(data: Any, request: Request) -> Raw:
-    """Read SDF, CSV, TSV, JSON lines, Parquet or a DataFrame.
+    """Read SDF (also packed, .sdf.gz), .smi, CSV, TSV, JSON lines, Parquet or a DataFrame.
 
     Raises DataError where there is no column of SMILES, or several candidates.
     """
     if request.labels is not None:
         raise DataError(f"--labels {request.labels}: only for FASTA files. Put the labels into a column of {data}.")
-    if isinstance(data, str | Path) and Path(data).suffix.lower() in (".sdf", ".sd", ".mol"):
-        return _from_sdf(Path(data), request)
     wanted = request.columns.get("smiles") or (request.facts.schema["smiles"] if request.facts else None)
+    if isinstance(data, str | Path):
+        kind = Path(str(data).lower().removesuffix(".gz")).suffix
+        if kind in (".sdf", ".sd", ".mol"):
+            return _from_sdf(Path(data), request)
+        if kind in (".smi", ".ism"):
+            return _from_smi(Path(data), wanted or SMILES_NAMES[0], request.encoding)
     texts = [*_in_any_case([*([wanted] if wanted else []), *SMILES_NAMES]), *id_texts(request, ID_NAMES)]
     reading = read_frame(data, text_columns=texts, encoding=request.encoding)
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
@@ -150,7 +154,7 @@ def _from_sdf(path: Path, request: Request) -> Raw:
     """Records of an SDF in order; properties are columns, as numbers where all are, and the first line is the name."""
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
-    utf8, notices = as_utf8(path.read_bytes(), path.name, request.encoding)
+    utf8, notices = as_utf8(file_bytes(path), path.name, request.encoding)
     found = _records(utf8.decode().splitlines())
     if not found:
         raise DataError(f"{path}: there is no molecule in it.")
@@ -166,6 +170,25 @@ def _from_sdf(path: Path, request: Request) -> Raw:
     frame = pd.DataFrame(columns)
     places = [f"{path.name} line {line} (molecule {i + 1})" for i, (line, _, _) in enumerate(records)]
     return Raw(frame, molecules, None, id_column(frame, request, None), places, notices=notices)
+
+
+def _from_smi(path: Path, smiles: str, encoding: str | None) -> Raw:
+    """Daylight's list of SMILES: a line a molecule, its name after a space; a header such as `smiles id` is no molecule."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file.")
+    utf8, notices = as_utf8(file_bytes(path), path.name, encoding)
+    lines = [(number, line.split(maxsplit=1)) for number, line in enumerate(utf8.decode().rstrip().splitlines(), 1)]
+    if lines and lines[0][1] and lines[0][1][0].lower() in SMILES_NAMES and parsed(lines[0][1][0]).reason:
+        lines = lines[1:]
+    if not lines:
+        raise DataError(f"{path}: there is no molecule in it.")
+    texts = [words[0] if words else "" for _, words in lines]
+    names = [words[1].strip() if len(words) > 1 else None for _, words in lines]
+    frame = pd.DataFrame({smiles: texts, "name": pd.Series(names, dtype=object)})
+    places = [f"{path.name} line {number}" for number, _ in lines]
+    named = frame["name"].dropna()
+    ids = "name" if len(named) and named.is_unique else None
+    return Raw(frame, [parsed(text) for text in texts], smiles, ids, places, notices=notices)
 
 
 def _records(lines: Sequence[str]) -> list[tuple[int, list[str], list[str]]]:

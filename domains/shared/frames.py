@@ -179,13 +179,14 @@ def choose_column(frame: pd.DataFrame, name: str, path: str = "", flag: str = ""
 
 
 def _read_json(path: Path, text_columns: Sequence[str], encoding: str | None) -> FrameReading:
-    parsed = read_json_lines(_bytes_of(path), path.name, encoding)
+    parsed = read_json_lines(file_bytes(path), path.name, encoding)
     frame, notices = plain_frame(parsed.frame, text_columns)
     places = Places(path.name, len(frame), known_lines=parsed.lines)
     return FrameReading(frame, places, (*parsed.notices, *notices), parsed.bad)
 
 
-def _bytes_of(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
+    """What is in a file, unpacked where it is gzip. Raises DataError for a broken or exploding archive."""
     raw = path.read_bytes()
     if raw.startswith(b"\x1f\x8b"):
         return unpacked(raw, path)
@@ -195,7 +196,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _read_text(path: Path, text_columns: Sequence[str], encoding: str | None) -> FrameReading:
-    parsed = read_delimited(_bytes_of(path), path.name, encoding)
+    parsed = read_delimited(file_bytes(path), path.name, encoding)
     distinct = {name: Distinct.of(parsed.table[name]) for name in parsed.table.column_names if name not in text_columns}
     comma = parsed.separator != "," and has_decimal_commas(distinct.values())
     columns, notices = {}, list(parsed.notices)

@@ -1,5 +1,7 @@
 """Molecules: what a SMILES or an SDF says, which molecules are relatives, and targets with gaps."""
 
+import gzip
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -122,6 +124,24 @@ def test_an_sdf_gives_properties_as_columns_and_lists_what_is_broken(tmp_path):
     assert list(reading.table.ids) == ["m0", "broken", "m1", "m2"]
     expected = ["CCO", "", "C[C@H](O)CN", "c1ccccc1"]
     assert reading.table.column("smiles").tolist() == [parsed(text).canonical if text else "" for text in expected]
+
+
+def test_a_packed_sdf_is_read_like_the_plain_one(tmp_path):
+    records = "".join(
+        Chem.MolToMolBlock(Chem.MolFromSmiles(text)) + f">  <y>\n{text}\n\n$$$$\n" for text in ("CCO", "CCN")
+    )
+    (tmp_path / "m.sdf.gz").write_bytes(gzip.compress(records.encode()))
+    assert data.read(tmp_path / "m.sdf.gz", Request(target="y")).table.column("smiles").tolist() == ["CCO", "CCN"]
+
+
+def test_a_list_of_smiles_and_names_is_predicted_row_by_row(tmp_path):
+    (tmp_path / "new.smi").write_text("smiles id\nCCO ethanol\n\nOCC\tthe same\nC1CC broken\n")
+    train = data.read(frame_of(SOME), Request(target="y"))
+    facts = data.describe(train.table, train.task, Request(target="y"))
+    reading = data.read(tmp_path / "new.smi", Request(facts=facts))
+    assert list(reading.table.ids) == ["ethanol", "1", "the same", "broken"]
+    assert reading.table.column("smiles").tolist() == ["CCO", "", "CCO", ""]
+    assert [(row.position, row.place) for row in reading.bad] == [(1, "new.smi line 3"), (3, "new.smi line 5")]
 
 
 def test_salts_and_single_atoms_are_kept_and_the_rule_is_told():
