@@ -23,7 +23,7 @@ from domains.shared.frames import FrameTable, choose_column, is_table, read_fram
 from domains.shared.groupings import joined
 from domains.shared.paths import existing, path_problem
 from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
-from domains.shared.roles import found_group, unnamed_groups
+from domains.shared.roles import found_group, parts_of_files, unnamed_groups
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
@@ -82,7 +82,12 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     stratum = [table.context["held"][name] for name in table.ids] if table.target_name else None
     has_groups = len(np.unique(group)) < len(group)
     evidence = {"num_copies": len(copies) - len(np.unique(copies))}
-    because = "the folders name the parts" if any(given) else "copies of a picture stay together"
+    who = (
+        "folders name the parts"
+        if table.context["path_column"] is None
+        else "column 'split' names the part of each row"
+    )
+    because = f"the {who}" if any(given) else "copies of a picture stay together"
     rule: Any = "given" if any(given) else "grouped" if has_groups else "stratified"
     if rule == "stratified":
         because = "no two pictures are copies; classes are spread evenly"
@@ -218,7 +223,9 @@ def _of_table(data: Any, request: Request, is_blind: bool) -> Rows:
         whole = None not in files and len(set(files)) == len(files)
         ids = [str(file) if whole else str(row) for row, file in enumerate(files)]
     masks = cells[mask] if mask else None
-    return Rows(root, ids, files, masks, reading.places, [""] * len(ids), bad, notices, columns, path, group)
+    part_of = parts_of_files(frame, files, request, where=where, targets=(mask,))
+    parts = [part_of.get(file or "", "") for file in files]
+    return Rows(root, ids, files, masks, reading.places, parts, bad, notices, columns, path, group)
 
 
 # --- pictures and masks ----------------------------------------------------------------------------------------------

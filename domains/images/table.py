@@ -15,7 +15,7 @@ from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.label_sets import read_label_sets, target_columns
 from domains.shared.paths import path_problem
 from domains.shared.pictures import SUFFIXES
-from domains.shared.roles import found_group, named_parts, unnamed_groups
+from domains.shared.roles import found_group, parts_of_files, unnamed_groups
 from domains.shared.targets import bad_targets, infer_task, target_values
 from trainers.errors import DataError
 
@@ -86,24 +86,10 @@ def table_rows(data: Any, request: Request, laid: Laid | None = None) -> TableRo
     columns = {name: reading.frame[name] for name in extra}
     ids = row_ids(files, reading.frame, request, where, laid)
     labels = target_columns(reading.frame, target, where) if target is not None and task == LABEL_SETS else []
-    is_new = request.facts is None and "split" not in (target, *labels)
-    parts = _named_parts(reading.frame, files, where) if is_new else {}
+    parts = parts_of_files(reading.frame, files, request, where=where, targets=(target, *labels))
     return TableRows(
         root, files, ids, reading.places, path_column, target, values, task, columns, bad, notices, labels, group, parts
     )
-
-
-def _named_parts(frame: pd.DataFrame, files: Sequence[str | None], where: str) -> dict[str, str]:
-    """The part of each picture by a column "split". Raises DataError for a picture in two of them."""
-    column = next((name for name in frame.columns if str(name).lower() == "split"), None)
-    named = None if column is None else named_parts(frame[column], where)
-    found: dict[str, str] = {}
-    for file, part in zip(files, named, strict=True) if named else ():
-        if file is not None and found.setdefault(file, part) != part:
-            raise DataError(
-                f"{where}: column 'split' puts {file} into {found[file]} and into {part}. Keep one of the rows."
-            )
-    return found
 
 
 def task_named(request: Request) -> str | None:

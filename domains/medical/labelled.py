@@ -8,7 +8,7 @@ folder that a scan lies in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,15 @@ from domains.medical.volumes import stem
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import equal_rows, joined
 from domains.shared.paths import existing, is_hidden, path_problem
-from domains.shared.roles import id_texts, named_or_only_target, one_a_row, task_of_target
+from domains.shared.roles import (
+    id_texts,
+    named_or_only_target,
+    one_a_row,
+    parted_groups,
+    parts_of_files,
+    split_column,
+    task_of_target,
+)
 from domains.shared.targets import bad_targets, class_names, target_values
 from trainers.errors import DataError, UsageError
 
@@ -36,7 +44,7 @@ MOST_CHANNELS = 3
 
 class Rows(NamedTuple):
     """What a table or a folder names, before any scan is opened. files: absolute paths, None where there is none.
-    how: what tells the patients apart.   path: the column of paths."""
+    how: what tells the patients apart.   path: the column of paths.   parts: of a split by id, where a table gives them."""
 
     ids: list[str]
     files: list[Path | None]
@@ -49,6 +57,7 @@ class Rows(NamedTuple):
     notices: list[str]
     how: str
     path: str = IMAGE_NAMES[0]
+    parts: Mapping[str, str] = {}
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -72,11 +81,16 @@ def read(data: Any, request: Request) -> Reading:
 
 
 def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
-    """Patients and copies stay together; class shares are kept even."""
+    """Given parts are kept; else patients and copies stay together. Class shares are kept even."""
     patients, marks = list(table.column(PATIENT)), _marks(table)
     group = joined([patients, marks])
     stratum = table.target() if table.target_name and task == "classification" else None
-    num, how = len(set(patients)), table.context["how"]
+    num, how, parts = len(set(patients)), table.context["how"], table.context["parts"]
+    if parts:
+        given = [parts.get(name, "") for name in table.ids]
+        return Keys(
+            "given", "the column 'split' names the part of each scan", group=group, given=given, stratum=stratum
+        )
     if len(np.unique(group)) == len(table):
         return Keys("stratified", f"every scan is of a patient of its own (by {how})", stratum=stratum)
     copies = len(marks) - len(set(marks))
@@ -156,7 +170,8 @@ def _of_table(data: Any, request: Request) -> Rows:
     problems = [path_problem(cell, root, path_column, anywhere=anywhere) for cell in cells]
     bad = [BadRow(row, reading.places[row], reason) for row, reason in enumerate(problems) if reason]
     bad += [BadRow(row, reading.places[row], reason) for row, reason in reading.ragged]
-    taken = (path_column, group, request.id_column, request.order)
+    part_of = parts_of_files(frame, cells, request, where=where, targets=(request.target,))
+    taken = (path_column, group, request.id_column, request.order, split_column(frame) if part_of else None)
     target, notices = _target(frame, request, [name for name in map(str, frame.columns) if name not in taken], where)
     task, values = request.facts.task if request.facts else "classification", None
     if target is not None:
@@ -179,8 +194,9 @@ def _of_table(data: Any, request: Request) -> Rows:
         )
     files = [None if problem or cell is None else root / cell for problem, cell in zip(problems, cells, strict=True)]
     how = f"column {group!r}" if has_group else "the name of the file"
-    notices = [*reading.notices, *notices]
-    return Rows(ids, files, reading.places, patients, target, values, task, bad, notices, how, path_column)
+    parts = {name: part_of[cell] for name, cell in zip(ids, cells, strict=True) if cell in part_of}
+    notices = [*reading.notices, *notices, *parted_groups(patients, [parts.get(name, "") for name in ids], "patients")]
+    return Rows(ids, files, reading.places, patients, target, values, task, bad, notices, how, path_column, parts)
 
 
 def _path_column(frame: pd.DataFrame, request: Request, where: str, known: str | None) -> str:
@@ -267,7 +283,7 @@ def _looked(rows: Rows, request: Request, *, is_folder: bool) -> Reading:
     frame[SCAN] = pd.Series([str(file or "") for file in rows.files], dtype=object)
     if rows.target is not None and rows.values is not None:
         frame[rows.target] = pd.Series(rows.values, dtype=rows.values.dtype)
-    context = {"kind": KIND, "looks": looks, "how": rows.how, "path": rows.path}
+    context = {"kind": KIND, "looks": looks, "how": rows.how, "path": rows.path, "parts": rows.parts}
     table = FrameTable(frame, rows.ids, rows.target, context)
     notes = Counter(note for each in looks.values() for note in each.notes)
     notices = [*rows.notices, *(Doubt(f"{note}: in {num} of the scans") for note, num in notes.items())]

@@ -45,12 +45,14 @@ class Description:
 
 @dataclass(frozen=True)
 class Case:
-    """images: a file a channel, or one.   mask: None where there is none.   problem: why it cannot be used."""
+    """images: a file a channel, or one.   mask: None where there is none.   problem: why it cannot be used.
+    part: of a split, where a table gives one."""
 
     name: str
     images: tuple[str, ...]
     mask: str | None = None
     problem: str = ""
+    part: str = ""
 
 
 def patient_of(name: str) -> str:

@@ -24,7 +24,7 @@ from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import equal_rows
 from domains.shared.paths import existing, path_problem
-from domains.shared.roles import id_texts
+from domains.shared.roles import id_texts, parted_groups, parts_of_files
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
@@ -62,10 +62,16 @@ def read(data: Any, request: Request) -> Reading:
 
 
 def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
-    """The cases of a patient stay together; cases with the same classes are spread over all parts."""
+    """Given parts are kept; else the cases of a patient stay together. Cases with the same classes are spread evenly."""
     patients = np.asarray(table.column(PATIENT), dtype=object)
     stratum = [",".join(map(str, sorted(look.counts))) for look in _looks(table)] if table.target_name else None
-    num = len(set(patients))
+    num, parts = len(set(patients)), table.context["parts"]
+    if parts:
+        given = [parts.get(name, "") for name in table.ids]
+        group = patients if num < len(table) else None
+        return Keys(
+            "given", "the column 'split' names the part of each case", group=group, given=given, stratum=stratum
+        )
     how = f"{request.group!r}" if request.group else "the name of the file"
     if num == len(table):
         return Keys("stratified", f"every case is a patient of its own (by {how})", stratum=stratum)
@@ -191,12 +197,14 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
         [None if pd.isna(cell) else str(cell) or None for cell in cells] for cells in frame[columns].to_numpy(object)
     ]
     names = _case_names([files[0] or f"row {row}" for row, files in enumerate(rows)], named)
+    part_of = parts_of_files(frame, [files[0] for files in rows], request, where=where, targets=(mask,))
     cases: list[Case] = []
     for row, files in enumerate(rows):
         problem = ragged.get(row) or _file_problem(files, columns, root, anywhere=isinstance(data, pd.DataFrame))
         paths = [str(root / (file or "")) for file in files]
         problem = f"{reading.places[row]}: {problem}" if problem else ""
-        cases.append(Case(names[row], (paths[0],), None if mask is None else paths[1], problem))
+        part = part_of.get(files[0] or "", "")
+        cases.append(Case(names[row], (paths[0],), None if mask is None else paths[1], problem, part))
     has_group = group is not None and (group in frame.columns or not is_blind)
     patients = frame[choose_column(frame, str(group), where, "--group")].astype(str).tolist() if has_group else None
     return cases, patients or [layout.patient_of(case.name) for case in cases]
@@ -242,8 +250,10 @@ def _reading(
     if not is_blind:
         frame[MASK] = pd.Series([MaskFile(case.mask or "", values) for case in cases], dtype=object)
     context = {"kind": KIND, "looks": looks, "names": names, "values": values, "channels": channels}
+    context["parts"] = {case.name: case.part for case in cases if case.part}
     table = FrameTable(frame, [case.name for case in cases], None if is_blind else MASK, context)
     notices = [*([] if is_blind else _notices(list(looks.values()), names, values)), *_assumed(looks.values())]
+    notices += parted_groups(patients, [case.part for case in cases], "patients")
     # A folder's own files are found again below it; those that a table names are not.
     named = () if Path(where).is_dir() else _files_of(case for case in cases if case.name in looks)
     return Reading(table, "segmentation", table.target_name, tuple(bad), tuple(notices), named)

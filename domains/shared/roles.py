@@ -24,6 +24,7 @@ _OWNERS = (
 )
 _LIKELY_GROUP = re.compile(rf"({'|'.join(_OWNERS)})s?([ _.-]*(id|ids|no|nr|num|number|code|key|name))?", re.IGNORECASE)
 _FEWEST_A_GROUP = 2.0
+_FEW_SHOWN = 5
 FEWEST_GROUPS = 10
 """To be used without being named: fewer would leave parts of one or two groups, and no interval."""
 IMBALANCED_SHARE = 0.8
@@ -119,6 +120,50 @@ def named_parts(values: pd.Series, where: str) -> list[str] | None:
             "valid or test into each row, or give the column another name."
         )
     return [PARTS[text] for text in texts] if len(known) > 1 else None
+
+
+def parts_of_files(
+    frame: pd.DataFrame, files: Sequence[str | None], request: Request, *, where: str, targets: Sequence[str | None]
+) -> dict[str, str]:
+    """The part of each file by a column "split" of a table to learn from; none where it names none or is a target.
+
+    files: the path in each row, None where it has none. Raises DataError for a file in two parts, or as `named_parts`.
+    """
+    column = split_column(frame)
+    if request.facts is not None or column is None or column in targets:
+        return {}
+    found: dict[str, str] = {}
+    for file, part in zip(files, named_parts(frame[column], where) or [""] * len(files), strict=True):
+        if part and file is not None and found.setdefault(file, part) != part:
+            raise DataError(
+                f"{where}: column {column!r} puts {file} into {found[file]} and into {part}. Keep one of the rows."
+            )
+    return found
+
+
+def split_column(frame: pd.DataFrame) -> str | None:
+    """The column called "split", in whatever case."""
+    return next((str(name) for name in frame.columns if str(name).lower() == "split"), None)
+
+
+def parted_groups(groups: Sequence[str], parts: Sequence[str], what: str) -> list[str]:
+    """What to say where members of a group are in several given parts.
+
+    groups, parts: of each row, "" for no part.   what: the groups are, in the plural.
+    """
+    seen: dict[str, set[str]] = {}
+    for group, part in zip(groups, parts, strict=True):
+        seen.setdefault(group, set()).add(part)
+    across = [group for group, found in seen.items() if len(found - {""}) > 1]
+    if not across:
+        return []
+    shown = ", ".join(across[:_FEW_SHOWN]) + (", ..." if len(across) > _FEW_SHOWN else "")
+    return [
+        Doubt(
+            f"column 'split' puts {len(across):,} {what} into more than one part, so scores flatter: {shown}. "
+            "--split grouped keeps them whole"
+        )
+    ]
 
 
 def id_texts(request: Request, names: Sequence[str]) -> set[str]:

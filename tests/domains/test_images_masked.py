@@ -63,6 +63,19 @@ def test_given_parts_are_kept_wherever_their_folders_are(tmp_path):
     assert (keys.rule, list(keys.given)) == ("given", ["test", "train", "train", "valid"])
 
 
+def test_a_column_called_split_says_the_part_of_each_row_of_a_table(folder):
+    said = ["train"] * 4 + ["dev", "test", "test", "test"]
+    rows = [{"image": f"images/x{i}.jpg", "mask": f"masks/x{i}.png", "Split": said[i]} for i in range(8)]
+    pd.DataFrame(rows).to_csv(folder / "list.csv", index=False)
+    table = data.read(folder / "list.csv", MASKS).table
+    keys = data.keys(table, "segmentation", MASKS, fast=False)
+    assert (keys.rule, list(keys.given)) == ("given", ["train"] * 4 + ["valid"] + ["test"] * 3)
+    assert "column 'split'" in keys.because
+    pd.DataFrame(rows).assign(Split=[*said[:-1], ""]).to_csv(folder / "list.csv", index=False)
+    with pytest.raises(DataError, match="says nothing in 1 of 8 rows"):
+        data.read(folder / "list.csv", MASKS)
+
+
 def test_every_fault_is_named_with_its_row(folder):
     (folder / "masks" / "x0.png").unlink()
     save(folder / "masks" / "x1.png", noise(1, (16, 12)) % 3)

@@ -12,6 +12,7 @@ import pytest
 from domains.contract import Request
 from domains.medical import data, layout
 from domains.medical.volumes import Geometry, Mask, MaskFile, VolumeError, read_image
+from domains.splits import make_split
 from tests.domains.dicom_files import write_series, write_slice
 from trainers.errors import DataError, UsageError
 
@@ -163,6 +164,33 @@ def test_a_table_of_paths_is_read_with_its_patients(folder):
     keys = data.keys(reading.table, "segmentation", Request(), fast=False)
     assert keys.rule == "grouped"
     assert list(keys.group) == ["p0", "p0", "p1", "p1", "p2"]
+
+
+def test_a_column_called_split_says_the_part_of_each_case_and_patients_across_parts_are_told(folder):
+    said = ["train", "train", "train", "val", "test"]
+    rows = [
+        {
+            "image": f"imagesTr/c{n:02d}.nii.gz",
+            "mask": f"labelsTr/c{n:02d}.nii.gz",
+            "patient": f"p{n // 2}",
+            "split": said[n],
+        }
+        for n in range(5)
+    ]
+    pd.DataFrame(rows).to_csv(folder / "cases.csv", index=False)
+    for task in ("segmentation", "prompted-segmentation"):
+        reading = data.read(folder / "cases.csv", Request(task=task))
+        keys = data.keys(reading.table, task, Request(), fast=False)
+        split = make_split(keys, 5, seed=0)
+        assert (split.rule, [part.tolist() for part in (split.train, split.valid, split.test)]) == (
+            "given",
+            [[0, 1, 2], [3], [4]],
+        )
+        assert any("1 patients into more than one part" in note and "p1" in note for note in reading.notices)
+    rows[0]["split"] = "later"
+    pd.DataFrame(rows).to_csv(folder / "cases.csv", index=False)
+    with pytest.raises(DataError, match="says 'later' in 1 of 5 rows"):
+        data.read(folder / "cases.csv", Request())
 
 
 @pytest.mark.parametrize(

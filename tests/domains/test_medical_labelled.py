@@ -47,6 +47,47 @@ def test_the_scans_of_a_patient_stay_on_one_side_and_it_is_said(table):
     assert sum(len(part) for part in parts) == len(set.union(*parts))
 
 
+def test_a_column_called_split_says_the_part_of_each_scan_and_patients_across_parts_are_told(table):
+    frame = pd.read_csv(table)
+    said = ["train"] * 16 + ["val"] * 3 + ["test"] * 5
+    frame.rename(columns={"label": "outcome"}).assign(Split=said).to_csv(table, index=False)
+    reading = data.read(table, Request())
+    assert reading.target == "outcome", "the column of parts is not what is predicted"
+    keys = data.keys(reading.table, "classification", Request(), fast=False)
+    split = make_split(keys, 24, seed=0)
+    assert (split.rule, split.train.tolist()) == ("given", list(range(16)))
+    assert (split.valid.tolist(), split.test.tolist()) == (list(range(16, 19)), list(range(19, 24)))
+    assert any("1 patients into more than one part" in note and "P9" in note for note in reading.notices)
+    half = data.keys(reading.table.take(np.arange(0, 24, 2)), "classification", Request(), fast=False)
+    assert list(half.given) == ["train"] * 8 + ["valid"] * 2 + ["test"] * 2
+    assert make_split(keys, 24, seed=0, rule="grouped").rule == "grouped"
+
+
+def test_without_a_validation_part_whole_patients_of_the_training_part_become_one(table):
+    pd.read_csv(table).assign(split=["train"] * 18 + ["test"] * 6).to_csv(table, index=False)
+    reading = data.read(table, Request())
+    split = make_split(data.keys(reading.table, "classification", Request(), fast=False), 24, seed=0)
+    assert split.test.tolist() == list(range(18, 24))
+    assert len(split.valid)
+    assert not {row // 2 for row in split.valid.tolist()} & {row // 2 for row in split.train.tolist()}
+    assert not any("more than one part" in note for note in reading.notices)
+
+
+def test_a_part_that_nobody_knows_and_a_scan_in_two_parts_are_refused_and_a_target_called_split_is_no_part(table):
+    frame = pd.read_csv(table)
+    frame.assign(split=["train"] * 20 + ["test"] * 3 + ["later"]).to_csv(table, index=False)
+    with pytest.raises(DataError, match=r"column 'split' names parts, but says 'later' in 1 of 24 rows"):
+        data.read(table, Request())
+    twice = frame.assign(split=["train"] * 20 + ["test"] * 4)
+    twice.loc[23, "image"] = twice.loc[0, "image"]
+    twice.to_csv(table, index=False)
+    with pytest.raises(DataError, match=r"column 'split' puts vol/v0\.nii\.gz into train and into test"):
+        data.read(table, Request())
+    frame.assign(split=["train", "test"] * 12).to_csv(table, index=False)
+    rows = data.read(table, Request(target="split")).table
+    assert data.keys(rows, "classification", Request(target="split"), fast=False).given is None
+
+
 def test_copies_of_a_scan_stay_together_whoever_they_are_said_to_be_of(table):
     save(table.parent / "vol" / "v23.nii.gz", noise(0))
     rows = data.read(table, Request()).table

@@ -10,7 +10,7 @@ import torch
 from scipy.ndimage import find_objects
 from torch.nn import functional as F
 
-from domains.contract import Request
+from domains.contract import Facts, Request
 from domains.medical import data, medsam, sam
 from domains.medical.box_baselines import otsu
 from domains.medical.boxes import Box, boxes_around, hand, loosely, on_grid, read_boxes, slices_of
@@ -189,6 +189,25 @@ def test_a_random_folder_answers_as_transformers_loads_it_and_keeps_its_means(ra
     assert sam.pictures_of(spec) == {"mean": [0, 0, 0], "std": [1, 1, 1]}
 
 
+def test_weights_as_pickled_tensors_which_the_hub_has_of_medsam_load_whole_and_by_transformers_own_class(
+    random_folder, tmp_path
+):
+    """wanglab/medsam-vit-base is a config.json and a pytorch_model.bin, in which tied tensors stand twice."""
+    from transformers import SamModel
+
+    net = SamModel.from_pretrained(random_folder)
+    (tmp_path / "config.json").write_text((random_folder / "config.json").read_text())
+    torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"do_normalize": False, "image_mean": [0.5] * 3}))
+    spec = str(tmp_path)
+    found = sam.pretrained(spec, sam.config_of(spec))
+    assert type(found.net) is SamModel
+    wanted = net.state_dict()
+    assert found.net.state_dict().keys() == wanted.keys()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in found.net.state_dict().items())
+    assert sam.pictures_of(spec) == {"mean": [0, 0, 0], "std": [1, 1, 1]}
+
+
 def test_a_folder_of_another_model_and_one_that_is_not_whole_are_refused(random_folder, tmp_path):
     from safetensors.torch import load_file, save_file
 
@@ -204,9 +223,9 @@ def test_a_folder_of_another_model_and_one_that_is_not_whole_are_refused(random_
         sam.pretrained(str(tmp_path), sam.config_of(str(tmp_path)))
 
 
-def task_of(model, **options):
+def task_of(model, grid=GRID, **options):
     fitted = {"intensities": [{}], "pictures": sam.IMAGENET, "config": sam.config_of("random:1x32")}
-    return BoxTask(model, Options(weights="random:1x32", **options), GRID, fitted, num_classes=3)
+    return BoxTask(model, Options(weights="random:1x32", **options), grid, fitted, num_classes=3)
 
 
 def test_every_parameter_that_learns_gets_a_gradient_and_the_encoder_can_be_held():
@@ -244,6 +263,33 @@ def test_a_network_that_answers_with_its_box_gives_the_box_in_the_file():
     image = np.random.default_rng(0).normal(size=(1, 10, 32, 24)).astype(np.float32)
     (mask,) = task.predict(model, [Boxed(medsam.Prepared(image, _flat(classes.shape)), boxes)]).values
     assert (mask.array() == classes).all()
+
+
+@pytest.mark.parametrize(
+    ("affine", "spacing"),
+    [
+        (np.array([[0, -0.5, 0, 9], [0.75, 0, 0, 8], [0, 0, -2.0, 7], [0, 0, 0, 1]]), (2.0, 0.75, 0.5)),
+        (np.diag([-1.0, 1, 1.2, 1]), (1.2, 1.0, 1.0)),
+    ],
+)
+def test_boxes_in_a_table_give_a_nifti_mask_with_the_shape_and_the_affine_of_its_scan(affine, spacing, tmp_path):
+    scan = np.random.default_rng(0).integers(0, 4000, (12, 9, 10)).astype(np.int16)
+    nib.save(nib.Nifti1Image(scan, affine), tmp_path / "scan.nii.gz")
+    schema = {"kind": "prompted", "names": NAMES, "values": (0, 1, 2), "channels": ("CT",)}
+    facts = Facts("medical", TASK, "mask", 4, (), {}, schema)
+    cell = "liver 1 2 3 6 5 7; left kidney 8 5 1 11 8 4"
+    pd.DataFrame({"path": ["scan.nii.gz"], "boxes": [cell]}).to_csv(tmp_path / "new.csv", index=False)
+    reading = data.read(tmp_path / "new.csv", Request(facts=facts))
+    assert not reading.bad
+    task = task_of(InTheBox(), grid=GRID.model_copy(update={"spacing": spacing}))
+    (answer,) = task.predict(task.model, task.collate(reading.table)).values
+    answer.write(tmp_path / "mask.nii.gz")
+    written, source = nib.load(tmp_path / "mask.nii.gz"), nib.load(tmp_path / "scan.nii.gz")
+    assert written.shape == source.shape
+    assert np.allclose(written.affine, source.affine)
+    wanted = np.zeros(scan.shape, np.uint8)
+    wanted[1:7, 2:6, 3:8], wanted[8:12, 5:9, 1:5] = 1, 2
+    assert (np.asarray(written.dataobj) == wanted).all()
 
 
 def _flat(shape):
