@@ -1,8 +1,8 @@
 """Scans with a class or a number each: a table of paths, or class folders. One row is one scan, 2-D or 3-D.
 
 The scans of a patient stay on one side of a split, and so do copies. The patient is the column named with --group, else one
-called patient or subject, else what the name of the file says (`domains.medical.layout.patient_of`), in class folders the
-folder that a scan lies in.
+called patient or subject, else what path and name say (`domains.medical.patients`), in class folders the folder that a scan
+lies in.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
-from domains.medical.layout import IMAGE_NAMES, PATIENT_NAMES, patient_of
+from domains.medical.layout import IMAGE_NAMES
+from domains.medical.patients import BY_NAME, USUAL_COLUMNS, patient_column, patients_of
 from domains.medical.scans import KNOWN, ScanLook, look, scans_in
-from domains.medical.volumes import stem
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import equal_rows, joined
 from domains.shared.paths import existing, is_hidden, path_problem
@@ -160,12 +160,12 @@ def _marks(table: Any) -> list[str]:
 def _of_table(data: Any, request: Request) -> Rows:
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     known = request.facts.schema["path"] if request.facts else None
-    names = [name for name in (*IMAGE_NAMES, *PATIENT_NAMES, known) if name]
+    names = [name for name in (*IMAGE_NAMES, *USUAL_COLUMNS, known) if name]
     reading = read_frame(data, text_columns=sorted(id_texts(request, names)), encoding=request.encoding)
     frame, anywhere = reading.frame, isinstance(data, pd.DataFrame)
     root = Path.cwd() if anywhere else Path(data).parent
     path_column = _path_column(frame, request, where, known)
-    group = request.group or next((str(name) for name in frame.columns if str(name).lower() in PATIENT_NAMES), None)
+    group = request.group or patient_column(frame)
     cells = [None if pd.isna(cell) or not str(cell) else str(cell) for cell in frame[path_column]]
     problems = [path_problem(cell, root, path_column, anywhere=anywhere) for cell in cells]
     bad = [BadRow(row, reading.places[row], reason) for row, reason in enumerate(problems) if reason]
@@ -184,16 +184,18 @@ def _of_table(data: Any, request: Request) -> Rows:
     ids = [str(name) for name in named] if named is not None else _ids(cells)
     has_group = group is not None and (request.facts is None or group in frame.columns)
     if has_group:
-        patients = frame[choose_column(frame, str(group), where, "--group")].astype(str).tolist()
+        patients, how = (
+            frame[choose_column(frame, str(group), where, "--group")].astype(str).tolist(),
+            f"column {group!r}",
+        )
     else:
-        patients = [patient_of(stem(Path(cell or "").name)) if cell else f"row {row}" for row, cell in enumerate(cells)]
+        patients, how = patients_of([cell or f"row {row}" for row, cell in enumerate(cells)])
     if has_group and request.group is None and request.facts is None:
         notices.append(
             f"column {group!r} has {len(set(patients)):,} values in {len(frame):,} rows: scans of one stay on one side of "
             "the split. Name another column with --group, or undo it with --split random"
         )
     files = [None if problem or cell is None else root / cell for problem, cell in zip(problems, cells, strict=True)]
-    how = f"column {group!r}" if has_group else "the name of the file"
     parts = {name: part_of[cell] for name, cell in zip(ids, cells, strict=True) if cell in part_of}
     notices = [*reading.notices, *notices, *parted_groups(patients, [parts.get(name, "") for name in ids], "patients")]
     return Rows(ids, files, reading.places, patients, target, values, task, bad, notices, how, path_column, parts)
@@ -235,7 +237,7 @@ def _of_folders(root: Path, request: Request) -> Rows:
         )
     ids = [scan.relative_to(root).as_posix() for _, scan in found]
     inner = [Path(name).parts[1:-1] for name in ids]
-    own = [patient_of(stem(scan.name)) for _, scan in found]
+    own, _ = patients_of([scan.name for _, scan in found])
     patients = [folders[0] if folders else name for folders, name in zip(inner, own, strict=True)]
     values = np.array([label for label, _ in found], dtype=object)
     counts = Counter(values)
@@ -262,7 +264,7 @@ def _unlabelled(path: Path, request: Request) -> Rows:
     ids = [scan.relative_to(root).as_posix() for scan in scans]
     task = request.facts.task if request.facts else "classification"
     files: list[Path | None] = list(scans)
-    return Rows(ids, files, ids, ids, None, None, task, [], [], "the name of the file")
+    return Rows(ids, files, ids, ids, None, None, task, [], [], BY_NAME)
 
 
 # --- the scans -------------------------------------------------------------------------------------------------------

@@ -30,30 +30,41 @@ class Look:
     notes: tuple[str, ...] = ()
 
 
-def looked(cases: Sequence[Case]) -> list[Look | str]:
+@dataclass(frozen=True)
+class Fault:
+    """Why a case cannot be used, and the file that is to blame."""
+
+    reason: str
+    path: str
+
+
+def looked(cases: Sequence[Case]) -> list[Look | Fault]:
     """A look at every case, or why it cannot be used."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(_look, cases))
 
 
-def _look(case: Case) -> Look | str:
+def _look(case: Case) -> Look | Fault:
+    file = next(iter((*case.images, case.mask or case.name)))
     if case.problem:
-        return case.problem
+        return Fault(case.problem, file)
     try:
         image = read_image([Path(path) for path in case.images])
+        notes = image.notes
+        if flat := [at for at, channel in enumerate(image.array) if channel.min() == channel.max()]:
+            notes = (*notes, f"every voxel has one value{f' in channel {flat[0]}' if len(image.array) > 1 else ''}")
         if case.mask is None:
-            return Look(image.geometry, len(image.array), {}, np.empty((len(image.array), 0)), image.notes)
-        labels, geometry = read_labels(Path(case.mask))
+            return Look(image.geometry, len(image.array), {}, np.empty((len(image.array), 0)), notes)
+        file = case.mask
+        labels, geometry = read_labels(Path(file))
     except VolumeError as error:
-        return str(error)
+        return Fault(str(error), file)
     if problem := unlike(image.geometry, geometry):
-        return f"image and mask {problem}"
+        return Fault(f"image and mask {problem}", file)
     values, counts = np.unique(labels, return_counts=True)
     inside = image.array[:, geometry.to_ras(labels) > 0]
     samples = inside[:, :: max(1, inside.shape[1] // _SAMPLES)]
-    return Look(
-        geometry, len(image.array), dict(zip(values.tolist(), counts.tolist(), strict=True)), samples, image.notes
-    )
+    return Look(geometry, len(image.array), dict(zip(values.tolist(), counts.tolist(), strict=True)), samples, notes)
 
 
 def expected_values(found: Sequence[Look], declared: tuple[int, ...] | None) -> tuple[int, ...]:

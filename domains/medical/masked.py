@@ -18,8 +18,9 @@ import pandas as pd
 
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
 from domains.medical import layout
-from domains.medical.layout import IMAGE_NAMES, PATIENT_NAMES, Case, Description
-from domains.medical.looks import LARGEST_LABEL, Look, expected_values, looked, unexpected
+from domains.medical.layout import IMAGE_NAMES, Case, Description
+from domains.medical.looks import LARGEST_LABEL, Fault, Look, expected_values, looked, unexpected
+from domains.medical.patients import USUAL_COLUMNS, patient_column, patients_of
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import equal_rows
@@ -32,7 +33,7 @@ KIND = "masked"
 IMAGES, MASK, PATIENT = "images", "mask", "patient"
 """Columns of the table: tuples of paths, `MaskFile`s, names."""
 _MASK_NAMES = ("mask", "label", "segmentation", "seg")
-_TEXT_NAMES = ("id", *IMAGE_NAMES, *_MASK_NAMES, *PATIENT_NAMES)
+_TEXT_NAMES = ("id", *IMAGE_NAMES, *_MASK_NAMES, *USUAL_COLUMNS)
 
 
 def read(data: Any, request: Request) -> Reading:
@@ -45,9 +46,9 @@ def read(data: Any, request: Request) -> Reading:
     if request.task not in (None, "segmentation"):
         raise UsageError(f"--task {request.task}: scans with masks are segmented so far.")
     if is_table(data):
-        cases, patients = _cases_of_table(data, request, is_blind)
+        cases, owners = _cases_of_table(data, request, is_blind)
         where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
-        return _reading(cases, Description(), patients, request, is_blind, where)
+        return _reading(cases, Description(), owners, request, is_blind, where)
     path = existing(data)
     if request.target not in (None, MASK):
         raise UsageError(
@@ -72,7 +73,7 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
         return Keys(
             "given", "the column 'split' names the part of each case", group=group, given=given, stratum=stratum
         )
-    how = f"{request.group!r}" if request.group else "the name of the file"
+    how = table.context["how"]
     if num == len(table):
         return Keys("stratified", f"every case is a patient of its own (by {how})", stratum=stratum)
     because = f"{num} patients with {len(table)} cases (by {how}) stay whole"
@@ -166,31 +167,33 @@ def _ras_shape(look: Look) -> tuple[int, ...]:
     return tuple(look.geometry.shape[int(np.flatnonzero(axes == axis)[0])] for axis in range(3))
 
 
-def _patients(cases: Sequence[Case], request: Request, path: Path) -> list[str]:
+def _patients(cases: Sequence[Case], request: Request, path: Path) -> tuple[list[str], str]:
+    """The patient of each case, and what told it."""
     if request.group is None:
-        return [layout.patient_of(case.name) for case in cases]
+        return patients_of([case.path or case.name for case in cases])
     try:
         pattern = re.compile(request.group)
     except re.error as error:
         raise UsageError(f"--group {request.group}: no regular expression ({error}).") from None
-    found = [pattern.search(case.name) for case in cases]
+    found = [pattern.search(case.name) or pattern.search(case.path) for case in cases]
     missing = [case.name for case, match in zip(cases, found, strict=True) if match is None]
     if missing:
         raise UsageError(
             f"{path}: --group {request.group}: in a folder this is a regular expression whose (first group's) match in the "
-            f"name of a case is its patient, and {len(missing)} of {len(cases)} names do not match, such as {missing[0]!r}."
+            f"name or path of a case is its patient, and {len(missing)} of {len(cases)} do not match, such as {missing[0]!r}."
         )
-    return [match[1] if match.re.groups else match[0] for match in found if match is not None]
+    named = [match[1] if match.re.groups else match[0] for match in found if match is not None]
+    return named, f"--group {request.group!r}"
 
 
-def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[Case], list[str]]:
+def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[Case], tuple[list[str], str]]:
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     reading = read_frame(data, text_columns=sorted(id_texts(request, _TEXT_NAMES)), encoding=request.encoding)
     frame, ragged = reading.frame, dict(reading.ragged)
     root = Path.cwd() if isinstance(data, pd.DataFrame) else Path(data).parent
     image = usual_column(frame, request.columns.get("path"), IMAGE_NAMES, where, "--column path=NAME")
     mask = None if is_blind else usual_column(frame, request.target, _MASK_NAMES, where, "--target")
-    group = request.group or next((name for name in PATIENT_NAMES if name in frame.columns), None)
+    group = request.group or patient_column(frame)
     named = frame[choose_column(frame, request.id_column, where, "--id-column")] if request.id_column else None
     columns = [name for name in (image, mask) if name is not None]
     rows = [
@@ -204,10 +207,11 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
         paths = [str(root / (file or "")) for file in files]
         problem = f"{reading.places[row]}: {problem}" if problem else ""
         part = part_of.get(files[0] or "", "")
-        cases.append(Case(names[row], (paths[0],), None if mask is None else paths[1], problem, part))
-    has_group = group is not None and (group in frame.columns or not is_blind)
-    patients = frame[choose_column(frame, str(group), where, "--group")].astype(str).tolist() if has_group else None
-    return cases, patients or [layout.patient_of(case.name) for case in cases]
+        cases.append(Case(names[row], (paths[0],), None if mask is None else paths[1], problem, part, files[0] or ""))
+    if group is None or (is_blind and group not in frame.columns):
+        return cases, patients_of([case.path or case.name for case in cases])
+    patients = frame[choose_column(frame, group, where, "--group")].astype(str).tolist()
+    return cases, (patients, f"column {group!r}")
 
 
 def _case_names(files: Sequence[str], named: Any) -> list[str]:
@@ -228,9 +232,14 @@ def _file_problem(files: Sequence[str | None], columns: Sequence[str], root: Pat
 
 
 def _reading(
-    cases: Sequence[Case], described: Description, patients: list[str], request: Request, is_blind: bool, where: str
+    cases: Sequence[Case],
+    described: Description,
+    owners: tuple[list[str], str],
+    request: Request,
+    is_blind: bool,
+    where: str,
 ) -> Reading:
-    """Look at every case, list the faults, and make the table."""
+    """Look at every case, list the faults, and make the table. owners: the patient of each case, and what told it."""
     if not cases:
         raise DataError(f"{where}: no volume here ({', '.join(SUFFIXES)}).")
     found = looked(cases)
@@ -241,18 +250,25 @@ def _reading(
     channels = tuple(schema["channels"]) if schema else described.channels or _undeclared_channels(list(looks.values()))
     bad = []
     for position, (case, look) in enumerate(zip(cases, found, strict=True)):
-        problem = look if isinstance(look, str) else _fault(look, values, len(channels))
-        bad += [BadRow(position, _place(case), problem)] if problem else []
-    if looks and not is_blind:  # where no case can be used, the list of faults says why
-        _check_classes(list(looks.values()), values, where)
-    frame = pd.DataFrame({"case": [case.name for case in cases], PATIENT: pd.Series(patients, dtype=object)})
+        fault = look if isinstance(look, Fault) else _fault(look, case, values, len(channels))
+        bad += [BadRow(position, fault.path, fault.reason)] if fault else []
+    faulty = {cases[row.position].name for row in bad}
+    sound = [look for name, look in looks.items() if name not in faulty]
+    if sound and not is_blind:  # where no case can be used, the list of faults says why
+        _check_classes(sound, values, where)
+    frame = pd.DataFrame({"case": [case.name for case in cases], PATIENT: pd.Series(owners[0], dtype=object)})
     frame[IMAGES] = pd.Series([case.images for case in cases], dtype=object)
     if not is_blind:
         frame[MASK] = pd.Series([MaskFile(case.mask or "", values) for case in cases], dtype=object)
     context = {"kind": KIND, "looks": looks, "names": names, "values": values, "channels": channels}
-    context["parts"] = {case.name: case.part for case in cases if case.part}
+    patients, how = owners
+    context |= {"how": how, "parts": {case.name: case.part for case in cases if case.part}}
     table = FrameTable(frame, [case.name for case in cases], None if is_blind else MASK, context)
-    notices = [*([] if is_blind else _notices(list(looks.values()), names, values)), *_assumed(looks.values())]
+    notices = [
+        *([] if is_blind else _notices(sound, names, values)),
+        *_assumed(sound),
+        *_unlike_declared(described, cases),
+    ]
     notices += parted_groups(patients, [case.part for case in cases], "patients")
     # A folder's own files are found again below it; those that a table names are not.
     named = () if Path(where).is_dir() else _files_of(case for case in cases if case.name in looks)
@@ -266,14 +282,11 @@ def _files_of(cases: Iterable[Case]) -> tuple[Path, ...]:
     return tuple(path for files in inside for path in files if path.is_file())
 
 
-def _place(case: Case) -> str:
-    return case.mask or (case.images[0] if case.images else case.name)
-
-
-def _fault(look: Look, values: Sequence[int], num_channels: int) -> str:
+def _fault(look: Look, case: Case, values: Sequence[int], num_channels: int) -> Fault | None:
     if look.num_channels != num_channels:
-        return f"has {look.num_channels} channels, and {num_channels} are expected"
-    return unexpected(look, values)
+        return Fault(f"has {look.num_channels} channels, and {num_channels} are expected", case.images[0])
+    reason = unexpected(look, values)
+    return Fault(reason, case.mask or case.images[0]) if reason else None
 
 
 def _undeclared_channels(looks: Sequence[Look]) -> tuple[str, ...]:
@@ -299,6 +312,16 @@ def _notices(looks: Sequence[Look], names: Sequence[str], values: Sequence[int])
     empty = sum(not any(look.counts.get(value) for value in values[1:]) for look in looks)
     notices = [f"{len(looks)} cases; {', '.join(shown)}"]
     return [*notices, Doubt(f"cases without any foreground: {empty}")] if empty else notices
+
+
+def _unlike_declared(described: Description, cases: Sequence[Case]) -> list[str]:
+    """Where dataset.json says other things of the cases than the folders do."""
+    said: list[str] = []
+    if described.num_training not in (None, len(cases)):
+        said.append(Doubt(f"dataset.json speaks of {described.num_training} training cases, and {len(cases)} are here"))
+    if described.num_unlisted:
+        said.append(Doubt(f"{described.num_unlisted} images are not in the list of dataset.json, and left out"))
+    return said
 
 
 def _assumed(looks: Iterable[Look]) -> list[str]:

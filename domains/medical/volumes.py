@@ -23,7 +23,8 @@ RAS = np.array([[0, 1], [1, 1], [2, 1]])
 SAME_PLACE = 0.01
 """Two grids are one when no corner of them is farther apart than this share of a voxel: headers hold float32."""
 
-
+FAR_APART = 0.5
+"""Share of a voxel by which the two affines of one header differ, so that they mean different places: rounding is less."""
 MOST_PACKED = 1032
 """How many bytes deflate makes of one at most (Deutsch 1996, RFC 1951: 258 in a two-bit code)."""
 MOST_VOXELS = 1 << 30
@@ -187,7 +188,7 @@ def unlike(one: Geometry, other: Geometry) -> str:
     """How two grids that should be one differ, as the end of a sentence; empty where they do not."""
     if one.shape != other.shape:
         return f"differ in shape: {' x '.join(map(str, one.shape))} and {' x '.join(map(str, other.shape))} voxels"
-    spacings = [tuple(round(each, 4) for each in geometry.spacing) for geometry in (one, other)]
+    spacings = [tuple(float(f"{each:.7g}") for each in geometry.spacing) for geometry in (one, other)]
     if not np.allclose(spacings[0], spacings[1], rtol=SAME_PLACE):
         return f"differ in spacing: {spacings[0]} and {spacings[1]} mm"
     if not np.allclose(one.matrix[:3, :3], other.matrix[:3, :3], atol=SAME_PLACE * min(one.spacing)):
@@ -195,6 +196,9 @@ def unlike(one: Geometry, other: Geometry) -> str:
         return f"differ in orientation: {axes[0]} and {axes[1]}, affine {_rounded(one)} and {_rounded(other)}"
     if one.distance_to(other) > SAME_PLACE:
         origins = [tuple(np.round(geometry.matrix[:3, 3], 3).tolist()) for geometry in (one, other)]
+        if origins[0] == origins[1]:  # small differences of the axes add up over many voxels
+            apart = one.distance_to(other)
+            return f"differ in place by {apart:.2g} voxels at a corner: spacing {spacings[0]} and {spacings[1]} mm"
         return f"differ in origin: {origins[0]} and {origins[1]} mm"
     return ""
 
@@ -219,13 +223,29 @@ def _stored(path: Path) -> tuple[np.ndarray, np.ndarray, Sequence[str]]:
         values = np.asanyarray(image.dataobj)
         if values.dtype.kind not in "biuf":
             raise VolumeError(f"{path.name} holds {image.get_data_dtype()} voxels: give one real number a voxel")
-        return values, np.asarray(image.affine, np.float64), ()
+        return values, np.asarray(image.affine, np.float64), _doubts(image)
     except VolumeError:
         raise
     except ImageFileError as error:
         raise VolumeError(f"{path.name} is no readable NIfTI file ({str(error).splitlines()[0]})") from None
     except (OSError, ValueError, EOFError, OverflowError, zlib.error) as error:
         raise VolumeError(f"{path.name} is cut off or broken ({str(error).splitlines()[0]})") from None
+
+
+def _doubts(image: Any) -> list[str]:
+    """What a NIfTI header leaves open about where its voxels lie; nibabel takes the sform where there are two answers."""
+    codes = [int(image.header.get(f"{form}form_code", 0)) for form in "qs"]
+    if not any(codes):
+        return ["the header says nothing of the orientation (no qform, no sform): right and left are assumed"]
+    if not all(codes) or len(image.shape) < 3:
+        return []
+    q, s = (
+        Geometry(image.shape[:3], tuple(map(tuple, affine.tolist())))
+        for affine in (image.get_qform(), image.get_sform())
+    )
+    if s.distance_to(q) <= FAR_APART:
+        return []
+    return ["qform and sform place the voxels differently: the sform is taken, and other tools may take the qform"]
 
 
 def _refuse_absurd(image: Any, path: Path) -> None:

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from domains.contract import Request
-from domains.medical import data, layout
+from domains.medical import data
+from domains.medical.patients import patients_of
 from domains.medical.volumes import Geometry, Mask, MaskFile, VolumeError, read_image
 from domains.splits import make_split
 from tests.domains.dicom_files import write_series, write_slice
@@ -208,7 +209,127 @@ def test_a_column_called_split_says_the_part_of_each_case_and_patients_across_pa
     ],
 )
 def test_the_patient_of_a_name(name, patient):
-    assert layout.patient_of(name) == patient
+    assert patients_of([name, "another"])[0][0] == patient
+
+
+@pytest.mark.parametrize(
+    ("paths", "patients"),
+    [
+        (["sub-0/ses-0/ct.nii.gz", "sub-0/ses-1/ct.nii.gz", "sub-1/ct.nii"], ["sub-0", "sub-0", "sub-1"]),
+        ([f"P{i}/w{j}/ct.nii" for i in range(3) for j in range(2)], ["P0", "P0", "P1", "P1", "P2", "P2"]),
+        # Twenty scans in a folder are a site's, and its first is not the first of the next.
+        (
+            [f"{site}/{i}.nii" for site in "abc" for i in range(20)],
+            [f"{site}/{i}" for site in "abc" for i in range(20)],
+        ),
+        (["train/1.nii", "train/2.nii", "valid/3.nii", "test/4.nii"], ["1", "2", "3", "4"]),
+        (["ct_scan_1.nii", "ct_scan_2.nii"], ["ct_scan_1", "ct_scan_2"]),
+    ],
+)
+def test_the_patient_of_a_path(paths, patients):
+    assert patients_of(paths)[0] == patients
+
+
+@pytest.mark.parametrize("name", ["PatientID", "Subject", "participant_no"])
+def test_a_column_called_like_one_of_patients_is_the_group(name, folder):
+    rows = [
+        {"image": f"imagesTr/c{n:02d}.nii.gz", "mask": f"labelsTr/c{n:02d}.nii.gz", name: f"p{n // 2}"}
+        for n in range(5)
+    ]
+    pd.DataFrame(rows).to_csv(folder / "cases.csv", index=False)
+    table = data.read(folder / "cases.csv", Request()).table
+    assert list(table.column("patient")) == ["p0", "p0", "p1", "p1", "p2"]
+    assert name in data.keys(table, "segmentation", Request(), fast=False).because
+
+
+def test_channels_that_are_missing_and_files_that_come_twice_are_faults(folder):
+    for number in range(5):
+        image = folder / "imagesTr" / f"c{number:02d}.nii.gz"
+        shutil.copy(image, folder / "imagesTr" / f"c{number:02d}_0001.nii.gz")
+        image.rename(folder / "imagesTr" / f"c{number:02d}_0000.nii.gz")
+    assert not faults(folder)
+    (folder / "imagesTr" / "c01_0001.nii.gz").rename(folder / "imagesTr" / "c01_0002.nii.gz")
+    (folder / "imagesTr" / "c02_0000.nii.gz").unlink()
+    nib.save(nib.load(folder / "imagesTr" / "c03_0001.nii.gz"), folder / "imagesTr" / "c03_0001.nii")
+    nib.save(nib.load(folder / "labelsTr" / "c04.nii.gz"), folder / "labelsTr" / "c04.nii")
+    found = faults(folder)
+    assert found.keys() == {1, 2, 3, 4}
+    assert "lacks channel _0001" in found[1]
+    assert "lacks channel _0000" in found[2]
+    assert "several files of one name" in found[3]
+    assert "2 masks of that name" in found[4]
+
+
+def test_equal_names_that_end_in_four_digits_are_no_channels(tmp_path):
+    for number in range(3):
+        write(tmp_path / "images" / f"scan_{number:04d}.nii.gz", np.random.default_rng(number).integers(0, 9, SHAPE))
+        write(tmp_path / "masks" / f"scan_{number:04d}.nii.gz", box())
+    reading = data.read(tmp_path, Request())
+    assert not reading.bad
+    assert reading.table.ids == ["scan_0000", "scan_0001", "scan_0002"]
+    assert len(set(reading.table.column("patient"))) == 3
+
+
+def describe(folder, pairs, **more):
+    training = [
+        {"image": f"./imagesTr/{image}.nii.gz", "label": f"./labelsTr/{label}.nii.gz"} for image, label in pairs
+    ]
+    (folder / "dataset.json").write_text(
+        json.dumps({"labels": {"0": "background", "1": "a"}, "training": training, **more})
+    )
+
+
+def test_a_list_of_cases_says_which_mask_is_whose_and_what_it_leaves_out_is_told(folder):
+    write(folder / "labelsTr" / "other.nii.gz", box() * 0 + 1)
+    describe(folder, [("c00", "other"), ("c01", "c01"), ("c02", "gone"), ("c03", "c03"), ("c03", "c03")], numTraining=9)
+    reading = data.read(folder, Request())
+    assert reading.table.target()[0].array().all()
+    found = {row.position: row.reason for row in reading.bad}
+    assert found.keys() == {2, 3, 4}
+    assert "lists ./labelsTr/gone.nii.gz, and there is no such file" in found[2]
+    assert "more than once" in found[3]
+    said = " ".join(reading.notices)
+    assert "1 images are not in the list" in said
+    assert "speaks of 9 training cases, and 5 are here" in said
+
+
+def test_a_list_without_the_numbers_of_channels_finds_them_and_one_of_other_files_is_not_heeded(folder):
+    for number in range(5):
+        (folder / "imagesTr" / f"c{number:02d}.nii.gz").rename(folder / "imagesTr" / f"c{number:02d}_0000.nii.gz")
+    describe(folder, [("c00", "c00"), ("c01", "c01")])
+    assert data.read(folder, Request()).table.ids == ["c00", "c01"]
+    describe(folder, [("x", "x")])
+    assert len(data.read(folder, Request()).table) == 5
+    describe(folder, [("../../x", "x"), ("c00", "../../../etc/passwd")])
+    assert "leads outside" in faults(folder)[1]
+
+
+def test_headers_that_contradict_themselves_and_scans_of_one_value_are_told(folder):
+    image = nib.load(folder / "imagesTr" / "c00.nii.gz")
+    image.set_qform(np.diag([-1.0, 1, 1, 1]), 1)
+    image.set_sform(np.eye(4), 1)
+    nib.save(image, folder / "imagesTr" / "c00.nii.gz")
+    write(folder / "imagesTr" / "c01.nii.gz", np.full(SHAPE, 3))
+    said = " ".join(data.read(folder, Request()).notices)
+    assert "qform and sform place the voxels differently" in said
+    assert "every voxel has one value: in 1 of the cases" in said
+
+
+def test_a_fault_is_told_of_the_file_that_has_it_and_its_case_counts_for_nothing(folder):
+    mask = box() * 0
+    mask[0, 0, 0] = 7
+    write(folder / "labelsTr" / "c03.nii.gz", mask)
+    (folder / "imagesTr" / "c04.nii.gz").write_bytes(b"no scan")
+    reading = data.read(folder, Request())
+    assert [Path(row.place).parent.name for row in reading.bad] == ["labelsTr", "imagesTr"]
+    assert "3 cases; class 1 in 3" in reading.notices
+    assert not any("without any foreground" in notice for notice in reading.notices)
+
+
+def test_a_list_where_an_object_belongs_is_named(folder):
+    (folder / "dataset.json").write_text(json.dumps({"labels": ["background", "a"]}))
+    with pytest.raises(DataError, match="'labels' must be an object"):
+        data.read(folder, Request())
 
 
 def test_in_a_folder_group_is_a_pattern_and_a_name_that_does_not_match_is_an_error(folder):

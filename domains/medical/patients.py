@@ -1,0 +1,76 @@
+"""Which scans are of one patient: those with one value in a column, else in one folder, else of one name.
+
+In a path below the folder that is read, `sub-12/ses-2/ct` and `sub-12_ses-2` belong to `sub-12`, `patient001_frame12` to
+`patient001`, and a name that ends in a visit, session, scan, time point or slice (`p7_visit2`, `p7-slice031`) to what stands
+before it. Folders that speak of nobody are patients too where there are several with a few scans each (`P0/week1`); where
+all names would be one patient, or nothing is said, every scan is a patient of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import pandas as pd
+
+from domains.medical.volumes import stem
+from domains.shared.roles import PARTS
+
+_COLUMN = re.compile(
+    r"(patients?|subjects?|participants?|donors?|animals?)[ _.-]*(id|ids|no|nr|num|number|code|key|name)?",
+    re.IGNORECASE,
+)
+USUAL_COLUMNS = ("patient", "patient_id", "patientid", "PatientID", "subject", "subject_id")
+"""To be read as text: patient 1e5 is not patient 100000."""
+_BIDS = re.compile(r"^(?P<patient>sub-[A-Za-z0-9]+)(?=_|$)")
+_OWNER = re.compile(
+    r"^(?P<patient>(?:patient|participant|subject|subj|pat)[_-]?[A-Za-z]{0,3}\d+)(?=[_.-]|$)", re.IGNORECASE
+)
+_VISIT = re.compile(
+    r"^(?P<patient>.+?)[_.-](?:ses|session|visit|scan|slice|time|timepoint|tp|fu)[_-]?\d+(?:[_.-].*)?$", re.IGNORECASE
+)
+_FEWEST, _MOST_SCANS = 3, 10
+"""Folders that are to be patients, and scans in one of them on average: more are sites or years."""
+BY_NAME, BY_FOLDER = "the name of the file", "the folder"
+
+
+def patient_column(frame: pd.DataFrame) -> str | None:
+    """The first column that is called like one of patients: PatientID, subject, participant_no."""
+    return next((str(name) for name in frame.columns if _COLUMN.fullmatch(str(name).strip())), None)
+
+
+def patients_of(paths: Sequence[str]) -> tuple[list[str], str]:
+    """The patient of each scan, and what told them. paths: below the folder that is read."""
+    places = [PurePosixPath(path.replace("\\", "/")) for path in paths]
+    said = [_said(place) for place in places]
+    names = [stem(place.name) for place in places]
+    if len(set(names)) < len(names):  # a/ct and b/ct
+        names = [stem(str(place)) for place in places]
+    if None in said:
+        level = _level(places)
+        if level is not None:
+            return [one or "/".join(place.parts[:level]) for one, place in zip(said, places, strict=True)], BY_FOLDER
+        said = [one or name for one, name in zip(said, names, strict=True)]
+    nobody = len(set(said)) == 1
+    return (names if nobody else [str(one) for one in said]), BY_NAME
+
+
+def _said(place: PurePosixPath) -> str | None:
+    name = stem(place.name)
+    for part in (*place.parts[:-1], name):
+        if found := _BIDS.match(part) or _OWNER.match(part):
+            return found["patient"]
+    found = _VISIT.match(name)
+    return found["patient"] if found else None
+
+
+def _level(places: Sequence[PurePosixPath]) -> int | None:
+    """How many folders down the patients are: the first level with several folders of a few scans, and not of one each."""
+    depth = min((len(place.parts) - 1 for place in places), default=0)
+    for level in range(1, depth + 1):
+        folders = {place.parts[:level] for place in places}
+        is_split = all(folder[-1].lower() in PARTS for folder in folders)
+        if not is_split and len(folders) >= _FEWEST and len(folders) < len(places) <= _MOST_SCANS * len(folders):
+            return level
+    return None
