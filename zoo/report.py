@@ -273,6 +273,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
+def _shown(name: str, caption: str) -> str:
+    is_picture = name.endswith(".png")
+    return f"\n![{caption}]({PLOTS}/{name})\n{caption}" if is_picture else f"\n[{caption}]({PLOTS}/{name})"
+
+
 def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str, str]) -> str:
     """README.md of a run: what it is, how good, on which data and split, what to beware of, how to use it.
 
@@ -292,7 +297,7 @@ def card(folder: Path, job: Any, metrics: JSON, actual: JSON, plots: Mapping[str
         "95 % intervals by bootstrap over groups; * decides. The test rows were used once.\n",
         *table_lines(header, rows),
         *(f"\n{text}" for text in (verdict(metrics), gap_sentence(metrics)) if text),
-        *(f"\n![{caption}]({PLOTS}/{name})\n{caption}" for name, caption in plots.items()),
+        *(_shown(name, caption) for name, caption in plots.items()),
         "\n## Data and split\n",
         f"Split `{job.split.rule}`: {evidence['because']}. Seed {plan.seed}. Ids and proof are in split.json.",
         *(f"- {warning}" for warning in warnings),

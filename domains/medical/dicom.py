@@ -18,6 +18,10 @@ MOST_PIXELS = 1 << 26
 _SAME_GAP = 0.05
 """Gaps between slices may differ by this share of the usual one: positions are written with few digits."""
 
+_BESIDE = 0.5
+"""Pixels that a slice may lie beside the straight line through the others."""
+_UPRIGHT = 1.0
+"""Degrees between that line and the normal of the slices from which the gantry counts as tilted."""
 _SAME_TAG = 1e-3
 """Numbers of orientation and spacing are written with few digits as well."""
 
@@ -28,11 +32,12 @@ class SeriesError(ValueError):
 
 class Series(NamedTuple):
     """array: (columns, rows, slices) float32 in the unit of the series (HU for CT).   affine: voxel to mm, RAS.
-    notes: what was assumed."""
+    notes: what was assumed.   patient: its PatientID, "" where it has none."""
 
     array: np.ndarray
     affine: np.ndarray
     notes: tuple[str, ...]
+    patient: str = ""
 
 
 def is_series(folder: Path) -> bool:
@@ -74,9 +79,15 @@ def read_series(folder: Path) -> Series:
     slices.sort(key=lambda each: float(np.dot(normal, np.array(each.ImagePositionPatient, float))))
     places = np.array([each.ImagePositionPatient for each in slices], float)
     _check_gaps(places @ normal, folder)
+    tilt = _tilt(slices, places, normal)
     array = np.stack([_values(each).T for each in slices], axis=-1)
-    notes = tuple(dict.fromkeys(note for each in slices for note in _notes(each)))
-    return Series(array, _affine(slices, places, across, down, normal), notes)
+    notes = dict.fromkeys(note for each in slices for note in _notes(each))
+    if tilt > _UPRIGHT:
+        notes[
+            f"slices stand {tilt:.0f} degrees off the direction in which they follow one another (a tilted gantry)"
+        ] = None
+    patient = str(first.get("PatientID") or "").strip()
+    return Series(array, _affine(slices, places, across, down, normal), tuple(notes), patient)
 
 
 def _read(path: Path) -> Any:
@@ -99,13 +110,15 @@ def _read(path: Path) -> Any:
 def _check_alike(first: Any, other: Any) -> None:
     """Raise SeriesError where two slices are no two layers of one box of voxels, or one holds a single value by its scale."""
     name, of = Path(other.filename).name, Path(first.filename).name
+    if (own := str(other.get("PatientID") or "")) != (theirs := str(first.get("PatientID") or "")):
+        raise SeriesError(f"{name} is of patient {own!r}, {of} of {theirs!r}: one series is of one patient")
     for tag in ("Rows", "Columns"):
         if first.get(tag) != other.get(tag):
             raise SeriesError(f"{name} has {other.get(tag)} {tag.lower()}, {of} has {first.get(tag)}")
     for tag in ("ImageOrientationPatient", "PixelSpacing"):
-        own, theirs = (np.array(each[tag].value, float) for each in (first, other))
-        if own.shape != theirs.shape or not np.allclose(own, theirs, atol=_SAME_TAG):
-            raise SeriesError(f"{name} differs from {of} in {tag}: {theirs.tolist()} beside {own.tolist()}")
+        here, there = (np.array(each[tag].value, float) for each in (first, other))
+        if here.shape != there.shape or not np.allclose(here, there, atol=_SAME_TAG):
+            raise SeriesError(f"{name} differs from {of} in {tag}: {there.tolist()} beside {here.tolist()}")
     if float(other.get("RescaleSlope", 1)) == 0:
         raise SeriesError(f"{name} has a RescaleSlope of 0, which leaves one value")
 
@@ -144,6 +157,21 @@ def _check_gaps(heights: np.ndarray, folder: Path) -> None:
             f"{folder.name}: slices are {usual:g} mm apart, but {gaps[at]:g} mm after the one at {heights[at]:g} mm: is one "
             "missing?"
         )
+
+
+def _tilt(slices: list[Any], places: np.ndarray, normal: np.ndarray) -> float:
+    """Degrees between the line through the slices and their normal. Raises SeriesError for a slice beside that line."""
+    if len(slices) < 2:
+        return 0.0
+    usual = np.median(np.diff(places, axis=0), axis=0)
+    steps = np.diff(places, axis=0) - usual
+    pixel = min(float(value) for value in slices[0].PixelSpacing)
+    beside = np.linalg.norm(steps - np.outer(steps @ normal, normal), axis=1)
+    if (beside > _BESIDE * pixel).any():
+        at = int(np.argmax(beside)) + 1
+        name = Path(slices[at].filename).name
+        raise SeriesError(f"{name} lies {beside[at - 1]:.3g} mm beside where the slices before it lead")
+    return float(np.degrees(np.arccos(np.clip(usual @ normal / np.linalg.norm(usual), -1, 1))))
 
 
 def _affine(

@@ -17,13 +17,14 @@ import numpy as np
 import pandas as pd
 
 from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Metric, Profile, Reading, Request
-from domains.medical.layout import IMAGE_NAMES
-from domains.medical.patients import BY_NAME, USUAL_COLUMNS, patient_column, patients_of
+from domains.medical.layout import IMAGE_FOLDERS, IMAGE_NAMES, MASK_FOLDERS
+from domains.medical.patients import BY_NAME, USUAL_COLUMNS, of_column, patient_column, patients_of, with_headers
 from domains.medical.scans import KNOWN, ScanLook, look, scans_in
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import equal_rows, joined
 from domains.shared.paths import existing, is_hidden, path_problem
 from domains.shared.roles import (
+    PARTS,
     id_texts,
     named_or_only_target,
     one_a_row,
@@ -89,7 +90,7 @@ def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
     if parts:
         given = [parts.get(name, "") for name in table.ids]
         return Keys(
-            "given", "the column 'split' names the part of each scan", group=group, given=given, stratum=stratum
+            "given", f"{table.context['parted']} the part of each scan", group=group, given=given, stratum=stratum
         )
     if len(np.unique(group)) == len(table):
         return Keys("stratified", f"every scan is of a patient of its own (by {how})", stratum=stratum)
@@ -184,10 +185,8 @@ def _of_table(data: Any, request: Request) -> Rows:
     ids = [str(name) for name in named] if named is not None else _ids(cells)
     has_group = group is not None and (request.facts is None or group in frame.columns)
     if has_group:
-        patients, how = (
-            frame[choose_column(frame, str(group), where, "--group")].astype(str).tolist(),
-            f"column {group!r}",
-        )
+        patients, told = of_column(frame[choose_column(frame, str(group), where, "--group")], str(group))
+        notices, how = [*notices, *told], f"column {group!r}"
     else:
         patients, how = patients_of([cell or f"row {row}" for row, cell in enumerate(cells)])
     if has_group and request.group is None and request.facts is None:
@@ -219,7 +218,7 @@ def _ids(cells: Sequence[str | None]) -> list[str]:
 
 
 def _of_folders(root: Path, request: Request) -> Rows:
-    """Class folders: every scan below a folder has its name as its class."""
+    """Class folders, also below folders of the parts: every scan below a folder has its name as its class."""
     for flag, value in (("--target", request.target), ("--group", request.group), ("--order", request.order)):
         if value is not None and not (flag == "--target" and value == FOLDER_TARGET):
             raise UsageError(
@@ -228,27 +227,44 @@ def _of_folders(root: Path, request: Request) -> Rows:
             )
     if request.task not in (None, "classification"):
         raise UsageError(f"{root}: folders name classes. For --task {request.task} give a table of paths and numbers.")
-    folders = [p for p in sorted(root.iterdir()) if p.is_dir() and not is_hidden(Path(p.name))] if root.is_dir() else []
-    found = [(folder.name, scan) for folder in folders for scan in (scans_in(folder) or _itself(folder))]
-    if len(folders) < 2 or not found:
+    folders = _folders(root) if root.is_dir() else []
+    named = {folder: PARTS.get(folder.name.lower(), "") for folder in folders}
+    is_parted = len(folders) > 1 and all(named.values())
+    classes = [(folder, "") for folder in folders]
+    if is_parted:
+        classes = [(folder, named[part]) for part in folders for folder in _folders(part)]
+    if {folder.name for folder, _ in classes} & {*IMAGE_FOLDERS, *MASK_FOLDERS}:
+        raise DataError(
+            f"{root}: {classes[0][0].name}/ is a folder of scans with masks and no class. Those lie in one images/ and one "
+            "masks/, or in a table of paths with a column 'split'."
+        )
+    found = [(folder, part, scan) for folder, part in classes for scan in (scans_in(folder) or _itself(folder))]
+    if len({folder.name for folder, _ in classes}) < 2 or not found:
         raise DataError(
             f"{root}: no class folders with scans. Lay them out as {root.name}/CLASS/scan, or give a table (CSV) with a "
             "column of paths and one of labels."
         )
-    ids = [scan.relative_to(root).as_posix() for _, scan in found]
-    inner = [Path(name).parts[1:-1] for name in ids]
-    own, _ = patients_of([scan.name for _, scan in found])
+    ids = [scan.relative_to(root).as_posix() for *_, scan in found]
+    inner = [scan.relative_to(folder).parts[:-1] for folder, _, scan in found]
+    own, _ = patients_of([scan.name for *_, scan in found])
     patients = [folders[0] if folders else name for folders, name in zip(inner, own, strict=True)]
-    values = np.array([label for label, _ in found], dtype=object)
+    values = np.array([folder.name for folder, *_ in found], dtype=object)
     counts = Counter(values)
     notices = [f"{len(found):,} scans: {', '.join(f'{name} {num:,}' for name, num in sorted(counts.items()))}"]
+    parts = {name: part for name, (_, part, _) in zip(ids, found, strict=True) if part and request.facts is None}
+    notices += parted_groups(patients, [parts.get(name, "") for name in ids], "patients")
     bad = []
     if request.facts is not None:
         unknown = [row for row, label in enumerate(values) if label not in request.facts.classes]
         bad = [BadRow(row, ids[row], f"class {values[row]!r} was not in the training data") for row in unknown]
-    files: list[Path | None] = [scan for _, scan in found]
+    files: list[Path | None] = [scan for *_, scan in found]
     how = "the folder in the class folder, or the name of the file"
-    return Rows(ids, files, ids, patients, FOLDER_TARGET, values, "classification", bad, notices, how)
+    task = "classification"
+    return Rows(ids, files, ids, patients, FOLDER_TARGET, values, task, bad, notices, how, parts=parts)
+
+
+def _folders(root: Path) -> list[Path]:
+    return [path for path in sorted(root.iterdir()) if path.is_dir() and not is_hidden(Path(path.name))]
 
 
 def _itself(folder: Path) -> list[Path]:
@@ -281,16 +297,34 @@ def _looked(rows: Rows, request: Request, *, is_folder: bool) -> Reading:
     for row, each in enumerate(found):
         problem = each if isinstance(each, str) else _channel_fault(each, usual)
         bad += [BadRow(row, rows.places[row], problem)] if problem else []
-    frame = pd.DataFrame({PATIENT: pd.Series(rows.patients, dtype=object)})
+    headers = [each.patient if isinstance(each, ScanLook) else "" for each in found]
+    patients, told = with_headers(rows.patients, headers) if request.group is None else (rows.patients, [])
+    frame = pd.DataFrame({PATIENT: pd.Series(patients, dtype=object)})
     frame[SCAN] = pd.Series([str(file or "") for file in rows.files], dtype=object)
     if rows.target is not None and rows.values is not None:
         frame[rows.target] = pd.Series(rows.values, dtype=rows.values.dtype)
     context = {"kind": KIND, "looks": looks, "how": rows.how, "path": rows.path, "parts": rows.parts}
+    context["parted"] = "the folders name" if is_folder else "the column 'split' names"
     table = FrameTable(frame, rows.ids, rows.target, context)
     notes = Counter(note for each in looks.values() for note in each.notes)
-    notices = [*rows.notices, *(Doubt(f"{note}: in {num} of the scans") for note, num in notes.items())]
+    notices = [*rows.notices, *told, *(Doubt(f"{note}: in {num} of the scans") for note, num in notes.items())]
+    notices += _contradictions(rows, looks) if request.facts is None else []
     named = () if is_folder else tuple(file for file in rows.files if file is not None and file.is_file())
     return Reading(table, rows.task, rows.target, tuple(one_a_row(bad)), tuple(notices), named)
+
+
+def _contradictions(rows: Rows, looks: Mapping[str, ScanLook]) -> list[str]:
+    """Copies of one scan with other labels."""
+    if rows.values is None or rows.task != "classification":
+        return []
+    first: dict[str, int] = {}
+    pairs = [(first.setdefault(looks[name].mark, row), row) for row, name in enumerate(rows.ids) if name in looks]
+    apart = [(a, b) for a, b in pairs if rows.values[a] != rows.values[b]]
+    if not apart:
+        return []
+    a, b = apart[0]
+    shown = f"{rows.places[a]} {rows.values[a]!r}, {rows.places[b]} {rows.values[b]!r}"
+    return [Doubt(f"{len(apart)} scans are copies of one with another label, such as {shown}")]
 
 
 def _look(file: Path) -> ScanLook | str:

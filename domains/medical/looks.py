@@ -21,13 +21,15 @@ LARGEST_LABEL = 255
 @dataclass(frozen=True)
 class Look:
     """What a case is. counts: voxels of each value of the mask, () without one.   samples: (C, n) foreground intensities,
-    evenly picked.   notes: what was assumed of the file."""
+    evenly picked.   notes: what was assumed of the file.   mark, patient: as of `Volume`."""
 
     geometry: Geometry
     num_channels: int
     counts: Mapping[int, int]
     samples: np.ndarray
     notes: tuple[str, ...] = ()
+    mark: str = ""
+    patient: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ def _look(case: Case) -> Look | Fault:
         if flat := [at for at, channel in enumerate(image.array) if channel.min() == channel.max()]:
             notes = (*notes, f"every voxel has one value{f' in channel {flat[0]}' if len(image.array) > 1 else ''}")
         if case.mask is None:
-            return Look(image.geometry, len(image.array), {}, np.empty((len(image.array), 0)), notes)
+            return Look(
+                image.geometry, len(image.array), {}, np.empty((len(image.array), 0)), notes, image.mark, image.patient
+            )
         file = case.mask
         labels, geometry = read_labels(Path(file))
     except VolumeError as error:
@@ -64,7 +68,8 @@ def _look(case: Case) -> Look | Fault:
     values, counts = np.unique(labels, return_counts=True)
     inside = image.array[:, geometry.to_ras(labels) > 0]
     samples = inside[:, :: max(1, inside.shape[1] // _SAMPLES)]
-    return Look(geometry, len(image.array), dict(zip(values.tolist(), counts.tolist(), strict=True)), samples, notes)
+    found = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return Look(geometry, len(image.array), found, samples, notes, image.mark, image.patient)
 
 
 def expected_values(found: Sequence[Look], declared: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -6,12 +6,11 @@ declared whole numbers, nothing is NaN and all cases have the same channels, or 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,10 +19,10 @@ from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Met
 from domains.medical import layout
 from domains.medical.layout import IMAGE_NAMES, Case, Description
 from domains.medical.looks import LARGEST_LABEL, Fault, Look, expected_values, looked, unexpected
-from domains.medical.patients import USUAL_COLUMNS, patient_column, patients_of
+from domains.medical.patients import USUAL_COLUMNS, of_column, patient_column, patients_of, with_headers
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
-from domains.shared.groupings import equal_rows
+from domains.shared.groupings import equal_rows, joined
 from domains.shared.paths import existing, path_problem
 from domains.shared.roles import id_texts, parted_groups, parts_of_files
 from trainers.contract import Predictions
@@ -32,6 +31,7 @@ from trainers.errors import DataError, UsageError
 KIND = "masked"
 IMAGES, MASK, PATIENT = "images", "mask", "patient"
 """Columns of the table: tuples of paths, `MaskFile`s, names."""
+_RARE = 3
 _MASK_NAMES = ("mask", "label", "segmentation", "seg")
 _TEXT_NAMES = ("id", *IMAGE_NAMES, *_MASK_NAMES, *USUAL_COLUMNS)
 
@@ -63,21 +63,22 @@ def read(data: Any, request: Request) -> Reading:
 
 
 def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
-    """Given parts are kept; else the cases of a patient stay together. Cases with the same classes are spread evenly."""
-    patients = np.asarray(table.column(PATIENT), dtype=object)
+    """Given parts are kept; else patients and copies stay together. Cases with the same classes are spread evenly."""
+    patients, marks = list(table.column(PATIENT)), list(_marks(table))
+    group = joined([patients, marks])
     stratum = [",".join(map(str, sorted(look.counts))) for look in _looks(table)] if table.target_name else None
-    num, parts = len(set(patients)), table.context["parts"]
+    num, how, parts = len(set(patients)), table.context["how"], table.context["parts"]
+    whole = len(np.unique(group)) == len(table)
     if parts:
         given = [parts.get(name, "") for name in table.ids]
-        group = patients if num < len(table) else None
-        return Keys(
-            "given", "the column 'split' names the part of each case", group=group, given=given, stratum=stratum
-        )
-    how = table.context["how"]
-    if num == len(table):
+        because = "the column 'split' names the part of each case"
+        return Keys("given", because, group=None if whole else group, given=given, stratum=stratum)
+    if whole:
         return Keys("stratified", f"every case is a patient of its own (by {how})", stratum=stratum)
+    copies = len(marks) - len(set(marks))
     because = f"{num} patients with {len(table)} cases (by {how}) stay whole"
-    return Keys("grouped", because, group=patients, stratum=stratum, evidence={"num_patients": num})
+    because += f"; {copies} copies stay with their originals" if copies else ""
+    return Keys("grouped", because, group=group, stratum=stratum, evidence={"num_patients": num, "num_copies": copies})
 
 
 def profile(table: Any, task: str, request: Request) -> Profile:
@@ -91,23 +92,15 @@ def profile(table: Any, task: str, request: Request) -> Profile:
 
 
 def likeness(table: Any, these: np.ndarray, those: np.ndarray, request: Request) -> Likeness:
-    """Whether a scan is of a patient, or has the bytes, of one of the others."""
+    """Whether a scan is of a patient, or a copy, of one of the others."""
     found = [equal_rows(marks, these, those) for marks in (np.asarray(table.column(PATIENT), object), _marks(table))]
-    (of_patient, place), (of_bytes, other) = found
-    measure = "1: the same patient, or files with the same bytes; nothing between is measured"
-    return Likeness(measure, 1.0, np.maximum(of_patient, of_bytes), np.where(of_patient > 0, place, other))
+    (of_patient, place), (of_copy, other) = found
+    measure = "1: the same patient, or the same values; nothing between is measured"
+    return Likeness(measure, 1.0, np.maximum(of_patient, of_copy), np.where(of_patient > 0, place, other))
 
 
 def _marks(table: Any) -> np.ndarray:
-    """(cases,) a hash of all bytes of the images of each."""
-    marks = []
-    for files in table.column(IMAGES):
-        mark = hashlib.sha256()
-        for file in map(Path, files):
-            for path in sorted(file.iterdir()) if file.is_dir() else [file]:
-                mark.update(path.read_bytes())
-        marks.append(mark.hexdigest())
-    return np.array(marks, dtype=object)
+    return np.array([look.mark for look in _looks(table)], dtype=object)
 
 
 def describe(train: Any, task: str, request: Request) -> Facts:
@@ -151,10 +144,12 @@ def baselines(facts: Facts) -> tuple[Baseline, ...]:
 
 
 def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Mapping[str, str]:
-    """The worst, the median and the best test case with outlines of truth and prediction."""
-    from domains.medical.overlays import overlays
+    """The worst, the median and the best test case with outlines of truth and prediction, and a table of all."""
+    from domains.medical.overlays import case_table, overlays
 
-    return overlays(test, predictions, len(facts.schema["names"]) - 1, folder)
+    names = facts.schema["names"][1:]
+    shown = overlays(test, predictions, len(names), folder)
+    return {**shown, **case_table(test, predictions, names, folder)} if shown else {}
 
 
 def _looks(table: Any) -> list[Look]:
@@ -167,15 +162,22 @@ def _ras_shape(look: Look) -> tuple[int, ...]:
     return tuple(look.geometry.shape[int(np.flatnonzero(axes == axis)[0])] for axis in range(3))
 
 
-def _patients(cases: Sequence[Case], request: Request, path: Path) -> tuple[list[str], str]:
-    """The patient of each case, and what told it."""
+class Owners(NamedTuple):
+    """The patient of each case, what told them, and what to say of it."""
+
+    patients: list[str]
+    how: str
+    notices: Sequence[str] = ()
+
+
+def _patients(cases: Sequence[Case], request: Request, path: Path) -> Owners:
     if request.group is None:
-        return patients_of([case.path or case.name for case in cases])
+        return Owners(*patients_of([case.path or case.name for case in cases]))
     try:
         pattern = re.compile(request.group)
     except re.error as error:
         raise UsageError(f"--group {request.group}: no regular expression ({error}).") from None
-    found = [pattern.search(case.name) or pattern.search(case.path) for case in cases]
+    found = [pattern.search(case.name) or pattern.search(f"/{case.path}") for case in cases]
     missing = [case.name for case, match in zip(cases, found, strict=True) if match is None]
     if missing:
         raise UsageError(
@@ -183,10 +185,10 @@ def _patients(cases: Sequence[Case], request: Request, path: Path) -> tuple[list
             f"name or path of a case is its patient, and {len(missing)} of {len(cases)} do not match, such as {missing[0]!r}."
         )
     named = [match[1] if match.re.groups else match[0] for match in found if match is not None]
-    return named, f"--group {request.group!r}"
+    return Owners(named, f"--group {request.group!r}")
 
 
-def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[Case], tuple[list[str], str]]:
+def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[Case], Owners]:
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     reading = read_frame(data, text_columns=sorted(id_texts(request, _TEXT_NAMES)), encoding=request.encoding)
     frame, ragged = reading.frame, dict(reading.ragged)
@@ -209,9 +211,9 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
         part = part_of.get(files[0] or "", "")
         cases.append(Case(names[row], (paths[0],), None if mask is None else paths[1], problem, part, files[0] or ""))
     if group is None or (is_blind and group not in frame.columns):
-        return cases, patients_of([case.path or case.name for case in cases])
-    patients = frame[choose_column(frame, group, where, "--group")].astype(str).tolist()
-    return cases, (patients, f"column {group!r}")
+        return cases, Owners(*patients_of([case.path or case.name for case in cases]))
+    patients, told = of_column(frame[choose_column(frame, group, where, "--group")], group)
+    return cases, Owners(patients, f"column {group!r}", told)
 
 
 def _case_names(files: Sequence[str], named: Any) -> list[str]:
@@ -234,12 +236,12 @@ def _file_problem(files: Sequence[str | None], columns: Sequence[str], root: Pat
 def _reading(
     cases: Sequence[Case],
     described: Description,
-    owners: tuple[list[str], str],
+    owners: Owners,
     request: Request,
     is_blind: bool,
     where: str,
 ) -> Reading:
-    """Look at every case, list the faults, and make the table. owners: the patient of each case, and what told it."""
+    """Look at every case, list the faults, and make the table."""
     if not cases:
         raise DataError(f"{where}: no volume here ({', '.join(SUFFIXES)}).")
     found = looked(cases)
@@ -256,19 +258,21 @@ def _reading(
     sound = [look for name, look in looks.items() if name not in faulty]
     if sound and not is_blind:  # where no case can be used, the list of faults says why
         _check_classes(sound, values, where)
-    frame = pd.DataFrame({"case": [case.name for case in cases], PATIENT: pd.Series(owners[0], dtype=object)})
+    headers = [look.patient if isinstance(look, Look) else "" for look in found]
+    patients, told = with_headers(owners.patients, headers) if request.group is None else (owners.patients, [])
+    frame = pd.DataFrame({"case": [case.name for case in cases], PATIENT: pd.Series(patients, dtype=object)})
     frame[IMAGES] = pd.Series([case.images for case in cases], dtype=object)
     if not is_blind:
         frame[MASK] = pd.Series([MaskFile(case.mask or "", values) for case in cases], dtype=object)
     context = {"kind": KIND, "looks": looks, "names": names, "values": values, "channels": channels}
-    patients, how = owners
-    context |= {"how": how, "parts": {case.name: case.part for case in cases if case.part}}
+    context |= {"how": owners.how, "parts": {case.name: case.part for case in cases if case.part}}
     table = FrameTable(frame, [case.name for case in cases], None if is_blind else MASK, context)
     notices = [
         *([] if is_blind else _notices(sound, names, values)),
         *_assumed(sound),
-        *_unlike_declared(described, cases),
+        *_layout_doubts(described, cases),
     ]
+    notices += [*owners.notices, *told]
     notices += parted_groups(patients, [case.part for case in cases], "patients")
     # A folder's own files are found again below it; those that a table names are not.
     named = () if Path(where).is_dir() else _files_of(case for case in cases if case.name in looks)
@@ -307,18 +311,24 @@ def _check_classes(looks: Sequence[Look], values: Sequence[int], where: str) -> 
 
 
 def _notices(looks: Sequence[Look], names: Sequence[str], values: Sequence[int]) -> list[str]:
-    classes = zip(names[1:], values[1:], strict=True)
+    classes = list(zip(names[1:], values[1:], strict=True))
     shown = [f"{name} in {sum(value in look.counts for look in looks)}" for name, value in classes]
     empty = sum(not any(look.counts.get(value) for value in values[1:]) for look in looks)
     notices = [f"{len(looks)} cases; {', '.join(shown)}"]
+    rare = [name for name, value in classes if sum(value in look.counts for look in looks) < _RARE]
+    if rare:
+        notices.append(Doubt(f"classes in fewer than {_RARE} cases, which cannot be in every part: {', '.join(rare)}"))
     return [*notices, Doubt(f"cases without any foreground: {empty}")] if empty else notices
 
 
-def _unlike_declared(described: Description, cases: Sequence[Case]) -> list[str]:
-    """Where dataset.json says other things of the cases than the folders do."""
+def _layout_doubts(described: Description, cases: Sequence[Case]) -> list[str]:
+    """Where dataset.json says other things of the cases than the folders do, or masks have several owners."""
     said: list[str] = []
     if described.num_training not in (None, len(cases)):
         said.append(Doubt(f"dataset.json speaks of {described.num_training} training cases, and {len(cases)} are here"))
+    masks = Counter(case.mask for case in cases if case.mask)
+    if shared := sum(num for num in masks.values() if num > 1):
+        said.append(Doubt(f"{shared} cases share a mask file with another"))
     if described.num_unlisted:
         said.append(Doubt(f"{described.num_unlisted} images are not in the list of dataset.json, and left out"))
     return said

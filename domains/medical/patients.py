@@ -1,9 +1,9 @@
 """Which scans are of one patient: those with one value in a column, else in one folder, else of one name.
 
 In a path below the folder that is read, `sub-12/ses-2/ct` and `sub-12_ses-2` belong to `sub-12`, `patient001_frame12` to
-`patient001`, and a name that ends in a visit, session, scan, time point or slice (`p7_visit2`, `p7-slice031`) to what stands
-before it. Folders that speak of nobody are patients too where there are several with a few scans each (`P0/week1`); where
-all names would be one patient, or nothing is said, every scan is a patient of its own.
+`patient001`, and a name that ends in a visit, session, scan, time point or slice (`p7_visit2`, `p7-slice031`), or in a date,
+a side, `pre` or `post`, to what stands before it. Folders that speak of nobody are patients too where there are several with
+a few scans each (`P0/week1`). Where all names would be one patient, or nothing is said, every scan is a patient of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from pathlib import PurePosixPath
 
 import pandas as pd
 
+from domains.contract import Doubt
 from domains.medical.volumes import stem
+from domains.shared.groupings import joined
 from domains.shared.roles import PARTS
 
 _COLUMN = re.compile(
@@ -28,11 +30,13 @@ _OWNER = re.compile(
     r"^(?P<patient>(?:patient|participant|subject|subj|pat)[_-]?[A-Za-z]{0,3}\d+)(?=[_.-]|$)", re.IGNORECASE
 )
 _VISIT = re.compile(
-    r"^(?P<patient>.+?)[_.-](?:ses|session|visit|scan|slice|time|timepoint|tp|fu)[_-]?\d+(?:[_.-].*)?$", re.IGNORECASE
+    r"^(?P<patient>.+?)[_.-](?:(?:ses|session|visit|scan|slice|time|timepoint|tp|fu)[_-]?\d+(?:[_.-].*)?"
+    r"|v\d+|(?:day|week|month|year)[_-]?\d+|baseline|follow[_-]?up|pre|post|left|right|[lr]|(?:19|20)\d{6})$",
+    re.IGNORECASE,
 )
 _FEWEST, _MOST_SCANS = 3, 10
 """Folders that are to be patients, and scans in one of them on average: more are sites or years."""
-BY_NAME, BY_FOLDER = "the name of the file", "the folder"
+BY_NAME, BY_FOLDER, NO_NAME = "the name of the file", "the folder", "(none)"
 
 
 def patient_column(frame: pd.DataFrame) -> str | None:
@@ -54,6 +58,36 @@ def patients_of(paths: Sequence[str]) -> tuple[list[str], str]:
         said = [one or name for one, name in zip(said, names, strict=True)]
     nobody = len(set(said)) == 1
     return (names if nobody else [str(one) for one in said]), BY_NAME
+
+
+def of_column(values: pd.Series, name: str) -> tuple[list[str], list[str]]:
+    """The patient of each row by a column, and what to say: rows without one are one patient, so that none is torn."""
+    texts = ["" if pd.isna(value) else str(value).strip() for value in values]
+    num_empty = texts.count("")
+    said = f"{num_empty:,} of {len(texts):,} rows have no value in column {name!r}, and are taken as one patient"
+    return [text or NO_NAME for text in texts], [Doubt(said)] if num_empty else []
+
+
+def with_headers(patients: Sequence[str], headers: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The patients, joined where the PatientID of DICOM headers is the same; and what to say.
+
+    headers: of each scan, "" where it has none. One that all scans share tells nothing (ANONYMOUS) and is left aside.
+    """
+    known = set(headers) - {""}
+    if len(known) < 2:
+        shared = [
+            Doubt(f"the PatientID of {len(headers)} scans is {name!r}: it tells no patients apart") for name in known
+        ]
+        return list(patients), list(shared) if len(headers) > 1 else []
+    group = joined([patients, [header or f"row {row}" for row, header in enumerate(headers)]])
+    names: dict[int, str] = {}
+    for number, patient, header in zip(group.tolist(), patients, headers, strict=True):
+        names[number] = names.get(number) or header or patient
+    if len(names) == len(set(patients)):
+        return list(patients), []
+    return [names[number] for number in group.tolist()], [
+        "scans with one PatientID in their DICOM headers are one patient's"
+    ]
 
 
 def _said(place: PurePosixPath) -> str | None:

@@ -29,20 +29,22 @@ _KEPT_MODES = ("L", "RGB", "I", "I;16", "I;16B", "I;16L", "F")
 
 class Scan(NamedTuple):
     """array: (S, H, W, C) float32, as stored.   spacing: mm between slices, rows and columns; 1 for pictures.
-    notes: what was assumed."""
+    notes: what was assumed.   patient: as DICOM names it, "" where nothing does."""
 
     array: np.ndarray
     spacing: tuple[float, float, float]
     notes: tuple[str, ...] = ()
+    patient: str = ""
 
 
 class ScanLook(NamedTuple):
-    """shape: (S, H, W, C).   mark: a hash of all values, equal for copies."""
+    """shape: (S, H, W, C).   mark: a hash of all values, equal for copies.   patient: as of `Scan`."""
 
     shape: tuple[int, int, int, int]
     spacing: tuple[float, float, float]
     mark: str
     notes: tuple[str, ...] = ()
+    patient: str = ""
 
 
 def is_picture(name: str) -> bool:
@@ -63,7 +65,7 @@ def read_scan(path: Path) -> Scan:
     volume = read_image([path])
     x, y, z = volume.geometry.spacing
     array = volume.array.transpose(3, 2, 1, 0)[:, ::-1]
-    return Scan(np.ascontiguousarray(array), (z, y, x), volume.notes)
+    return Scan(np.ascontiguousarray(array), (z, y, x), volume.notes, volume.patient)
 
 
 def _of_picture(path: Path) -> Scan:
@@ -101,7 +103,8 @@ def look(path: Path) -> ScanLook | str:
     digest = hashlib.blake2b(repr(scan.array.shape).encode(), digest_size=16)
     digest.update(scan.array.tobytes())
     shape: Any = tuple(int(n) for n in scan.array.shape)
-    return ScanLook(shape, scan.spacing, digest.hexdigest(), scan.notes)
+    flat = ("every pixel has one value",) if scan.array.min() == scan.array.max() else ()
+    return ScanLook(shape, scan.spacing, digest.hexdigest(), (*scan.notes, *flat), scan.patient)
 
 
 def slices_of(scan: Scan, *, num: int, side: int, window: Sequence[float] | None) -> np.ndarray:

@@ -6,6 +6,7 @@ of the same anatomy gives the same array. Letters: C channels, X Y Z voxels.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import zlib
 from collections.abc import Sequence
@@ -77,11 +78,20 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Volume:
-    """An image in RAS. array: (C, X, Y, Z) float32.   geometry: of its file.   notes: what was assumed of it."""
+    """An image in RAS. array: (C, X, Y, Z) float32.   geometry: of its file.   notes: what was assumed of it.
+    patient: as DICOM names it, "" where nothing does."""
 
     array: np.ndarray
     geometry: Geometry
     notes: tuple[str, ...] = ()
+    patient: str = ""
+
+    @property
+    def mark(self) -> str:
+        """A hash of all values and their shape: equal for copies, also those saved in another orientation."""
+        digest = hashlib.blake2b(repr(self.array.shape).encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(self.array).data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -105,8 +115,14 @@ class Mask:
         return np.frombuffer(zlib.decompress(self.packed), np.uint8).reshape(self.geometry.shape)
 
     def write(self, path: Path) -> None:
-        """A NIfTI file with the shape and the affine of the source."""
-        nib.save(nib.Nifti1Image(self.array(), self.geometry.matrix), path)
+        """A NIfTI file with the shape and the affine of the source, in mm."""
+        image = nib.Nifti1Image(self.array(), self.geometry.matrix)
+        image.header.set_xyzt_units("mm")
+        image.set_sform(self.geometry.matrix, 1)
+        image.set_qform(self.geometry.matrix, 1)
+        if _forms_apart(image) > SAME_PLACE:  # a sheared grid, which a qform cannot say
+            image.set_qform(None, 0)
+        nib.save(image, path)
 
     def __str__(self) -> str:
         return f"mask of {' x '.join(map(str, self.geometry.shape))} voxels"
@@ -146,8 +162,10 @@ def read_image(paths: Sequence[Path]) -> Volume:
     channels: list[np.ndarray] = []
     grids: list[Geometry] = []
     notes: list[str] = []
+    patients: list[str] = []
     for path in paths:
-        values, affine, told = _stored(path)
+        values, affine, told, patient = _stored(path)
+        patients += [patient] if patient else []
         geometry = _geometry(values.shape, affine, path)
         grids.append(geometry)
         notes += told
@@ -162,7 +180,9 @@ def read_image(paths: Sequence[Path]) -> Volume:
                 num = np.count_nonzero(~np.isfinite(channel))
                 raise VolumeError(f"{path.name} holds {num:,} voxels that are no number, or too large for one")
             channels.append(geometry.to_ras(channel))
-    return Volume(np.stack(channels), grids[0], tuple(dict.fromkeys(notes)))
+    if len(set(patients)) > 1:
+        raise VolumeError(f"its channels are of several patients: {', '.join(sorted(set(patients)))}")
+    return Volume(np.stack(channels), grids[0], tuple(dict.fromkeys(notes)), next(iter(patients), ""))
 
 
 def read_labels(path: Path) -> tuple[np.ndarray, Geometry]:
@@ -170,7 +190,7 @@ def read_labels(path: Path) -> tuple[np.ndarray, Geometry]:
 
     Raises VolumeError as `read_image`, and for values that are no whole numbers.
     """
-    values, affine, _ = _stored(path)
+    values, affine, *_ = _stored(path)
     geometry = _geometry(values.shape, affine, path)
     if values.size != np.prod(geometry.shape):
         raise VolumeError(
@@ -208,8 +228,8 @@ def _rounded(geometry: Geometry) -> list[list[float]]:
     return rows
 
 
-def _stored(path: Path) -> tuple[np.ndarray, np.ndarray, Sequence[str]]:
-    """Values, affine and notes of a NIfTI file or of a folder with a DICOM series."""
+def _stored(path: Path) -> tuple[np.ndarray, np.ndarray, Sequence[str], str]:
+    """Values, affine, notes and patient of a NIfTI file (which names none) or of a folder with a DICOM series."""
     if path.is_dir():
         from domains.medical.dicom import SeriesError, read_series
 
@@ -223,7 +243,7 @@ def _stored(path: Path) -> tuple[np.ndarray, np.ndarray, Sequence[str]]:
         values = np.asanyarray(image.dataobj)
         if values.dtype.kind not in "biuf":
             raise VolumeError(f"{path.name} holds {image.get_data_dtype()} voxels: give one real number a voxel")
-        return values, np.asarray(image.affine, np.float64), _doubts(image)
+        return values, np.asarray(image.affine, np.float64), _doubts(image), ""
     except VolumeError:
         raise
     except ImageFileError as error:
@@ -239,13 +259,17 @@ def _doubts(image: Any) -> list[str]:
         return ["the header says nothing of the orientation (no qform, no sform): right and left are assumed"]
     if not all(codes) or len(image.shape) < 3:
         return []
-    q, s = (
-        Geometry(image.shape[:3], tuple(map(tuple, affine.tolist())))
-        for affine in (image.get_qform(), image.get_sform())
-    )
-    if s.distance_to(q) <= FAR_APART:
+    if _forms_apart(image) <= FAR_APART:
         return []
     return ["qform and sform place the voxels differently: the sform is taken, and other tools may take the qform"]
+
+
+def _forms_apart(image: Any) -> float:
+    """How far apart the two affines of a header put a corner, as a share of a voxel."""
+    grids = [
+        (tuple(image.shape[:3]), tuple(map(tuple, form.tolist()))) for form in (image.get_sform(), image.get_qform())
+    ]
+    return Geometry(*grids[0]).distance_to(Geometry(*grids[1]))
 
 
 def _refuse_absurd(image: Any, path: Path) -> None:

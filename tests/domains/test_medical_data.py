@@ -164,7 +164,7 @@ def test_a_table_of_paths_is_read_with_its_patients(folder):
     reading = data.read(folder / "list.csv", Request())
     keys = data.keys(reading.table, "segmentation", Request(), fast=False)
     assert keys.rule == "grouped"
-    assert list(keys.group) == ["p0", "p0", "p1", "p1", "p2"]
+    assert list(keys.group) == [0, 0, 1, 1, 2]
 
 
 def test_a_column_called_split_says_the_part_of_each_case_and_patients_across_parts_are_told(folder):
@@ -449,3 +449,99 @@ def test_where_no_case_can_be_used_each_is_named_with_its_fault(folder):
     found = data.read(folder, Request())
     assert len(found.bad) == 5
     assert all("no readable NIfTI file" in row.reason or "cut off" in row.reason for row in found.bad)
+
+
+def test_copies_of_a_scan_stay_together_also_in_another_orientation(folder):
+    image, mask = (nib.load(folder / name / "c00.nii.gz") for name in ("imagesTr", "labelsTr"))
+    turn = nib.orientations.ornt_transform(
+        nib.io_orientation(image.affine), nib.orientations.axcodes2ornt(tuple("LPS"))
+    )
+    nib.save(image.as_reoriented(turn), folder / "imagesTr" / "z.nii.gz")
+    nib.save(mask.as_reoriented(turn), folder / "labelsTr" / "z.nii.gz")
+    table = data.read(folder, Request()).table
+    keys = data.keys(table, "segmentation", Request(), fast=False)
+    assert keys.rule == "grouped"
+    assert "1 copies stay with their originals" in keys.because
+    assert keys.group[0] == keys.group[5]
+    assert len(set(keys.group)) == 5
+
+
+def test_empty_cells_of_a_column_of_patients_are_one_patient_and_told(folder):
+    rows = [
+        {"image": f"imagesTr/c{n:02d}.nii.gz", "mask": f"labelsTr/c{n:02d}.nii.gz", "patient": "p1"} for n in range(5)
+    ]
+    rows[1]["patient"] = rows[4]["patient"] = ""
+    pd.DataFrame(rows).to_csv(folder / "cases.csv", index=False)
+    reading = data.read(folder / "cases.csv", Request())
+    assert len(set(reading.table.column("patient"))) == 2
+    assert any("2 of 5 rows have no value in column 'patient'" in notice for notice in reading.notices)
+
+
+def test_the_patients_of_dicom_headers_are_heeded_unless_all_are_one(tmp_path):
+    stack = np.random.default_rng(0).integers(0, 4000, (5, 6, 7))
+    for number in range(4):
+        write_series(tmp_path / "images" / f"acc{number}", stack + number, PatientID=f"id{number // 2}")
+        affine = read_image([tmp_path / "images" / f"acc{number}"]).geometry.matrix
+        write(tmp_path / "masks" / f"acc{number}.nii.gz", np.ones((7, 6, 5)), affine)
+    table = data.read(tmp_path, Request()).table
+    assert list(table.column("patient")) == ["id0", "id0", "id1", "id1"]
+    for number in range(4):
+        write_series(tmp_path / "images" / f"acc{number}", stack + number, PatientID="ANON")
+    reading = data.read(tmp_path, Request())
+    assert len(set(reading.table.column("patient"))) == 4
+    assert any("'ANON'" in notice for notice in reading.notices)
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        ({"ImagePositionPatient": [51.0, 2.0, 4.0]}, "lies 50 mm beside"),
+        ({"PatientID": "another"}, "one series is of one patient"),
+    ],
+)
+def test_a_slice_beside_the_others_or_of_another_patient_is_refused(tags, message, tmp_path):
+    stack = np.random.default_rng(0).integers(0, 4000, (6, 6, 7))
+    for at, pixels in enumerate(stack):
+        write_slice(tmp_path / f"{at}.dcm", pixels, 2.0 * at, **({} if at != 2 else tags))
+    with pytest.raises(VolumeError, match=message):
+        read_image([tmp_path])
+
+
+def test_a_tilted_gantry_is_told(tmp_path):
+    stack = np.random.default_rng(0).integers(0, 4000, (4, 6, 7))
+    tilt = np.radians(20)
+    for at, pixels in enumerate(stack):
+        write_slice(
+            tmp_path / f"{at}.dcm", pixels, 2.0 * at, ImageOrientationPatient=[1, 0, 0, 0, np.cos(tilt), np.sin(tilt)]
+        )
+    (note,) = (note for note in read_image([tmp_path]).notes if "gantry" in note)
+    assert "20 degrees" in note
+
+
+@pytest.mark.parametrize("shear", [0.0, 0.4])
+def test_a_mask_is_written_in_mm_with_two_affines_that_agree(shear, tmp_path):
+    matrix = np.array([[0.5, 0, shear, 3], [0, 0.5, 0, 4], [0, 0, 2, 5], [0, 0, 0, 1.0]])
+    Mask.of(box(), Geometry(SHAPE, tuple(map(tuple, matrix.tolist())))).write(tmp_path / "m.nii.gz")
+    image = nib.load(tmp_path / "m.nii.gz")
+    assert image.header.get_xyzt_units()[0] == "mm"
+    assert np.allclose(image.affine, matrix)
+    assert (int(image.header["qform_code"]) == 1) == (shear == 0)
+    assert shear or np.allclose(image.get_qform(), matrix)
+
+
+def test_the_table_of_cases_has_scores_and_volumes(folder, tmp_path):
+    from domains.medical.overlays import case_table
+    from trainers.contract import Predictions, as_objects
+
+    table = data.read(folder, Request()).table
+    answer = box()
+    answer[2] = 0  # one of four layers missed, of voxels of a cubic millimetre
+    geometry = Geometry(SHAPE, tuple(map(tuple, np.eye(4).tolist())))
+    values = as_objects([Mask.of(answer, geometry), None, *[Mask.of(box(), geometry)] * 3])
+    answers = Predictions("file", values, None, (), ("", "no", "", "", ""))
+    assert case_table(table, answers, ["a"], tmp_path / "plots").keys() == {"cases.csv"}
+    found = pd.read_csv(tmp_path / "plots" / "cases.csv")
+    assert found["case"].tolist() == ["c00", "c02", "c03", "c04"]
+    assert found["dice"].round(4).tolist() == [0.8571, 1, 1, 1]
+    assert found.iloc[0]["hd95_mm"] == 1.0
+    assert (found.iloc[0]["true_ml"], found.iloc[0]["predicted_ml"]) == (0.06, 0.045)

@@ -231,3 +231,27 @@ def test_in_the_demos_scans_neither_class_is_the_brighter_one(tmp_path):
         assert len(scans) == 8
         excess = [scan.mean() - 300 for scan in scans]
         assert min(excess) < -5 < 5 < max(excess)
+
+
+def test_folders_of_the_parts_hold_classes_and_are_none(tmp_path):
+    for number, (part, label) in enumerate([("train", "a"), ("train", "b"), ("Test", "a"), ("Test", "b")] * 3):
+        save(tmp_path / part / label / f"s{number}.nii.gz", noise(number))
+    reading = data.read(tmp_path, Request())
+    assert set(reading.table.target()) == {"a", "b"}
+    keys = data.keys(reading.table, reading.task, Request(), fast=False)
+    assert (keys.rule, list(keys.given)) == ("given", ["test"] * 6 + ["train"] * 6)
+    for label, name in (("a", "images"), ("b", "masks")):
+        for part in ("train", "Test"):
+            (tmp_path / part / label).rename(tmp_path / part / name)
+    with pytest.raises(DataError, match="folder of scans with masks and no class"):
+        data.read(tmp_path, Request(task="classification"))
+
+
+def test_copies_with_another_label_and_patients_without_a_name_are_told(table):
+    frame = pd.read_csv(table)
+    save(table.parent / "vol" / "copy.nii.gz", noise(0))
+    frame.loc[len(frame)] = ["vol/copy.nii.gz", None, "b"]
+    frame.to_csv(table, index=False)
+    said = " ".join(data.read(table, Request()).notices)
+    assert "1 scans are copies of one with another label" in said
+    assert "1 of 25 rows have no value in column 'patient'" in said
