@@ -16,7 +16,7 @@ from domains.shared.folders import cache_folder, made_once
 from trainers.errors import UsageError, did_you_mean
 
 _NAMES = ("phantoms", "labelled-phantoms", "boxed-phantoms")
-NUM_CASES, NUM_LABELLED = 40, 60
+NUM_CASES, NUM_LABELLED, NUM_BOXED = 40, 60, 120
 SHAPE = (24, 28, 24)
 
 
@@ -27,12 +27,12 @@ def load(name: str) -> Demo:
     return {"phantoms": _masked, "labelled-phantoms": _labelled, "boxed-phantoms": _boxed}[name]()
 
 
-def _masked() -> Demo:
+def _masked(folder: str = "phantoms", num_cases: int = NUM_CASES) -> Demo:
     return Demo(
-        data=phantoms(cache_folder() / "demo" / "phantoms", num_cases=NUM_CASES, shape=SHAPE),
+        data=phantoms(cache_folder() / "demo" / folder, num_cases=num_cases, shape=SHAPE),
         request=Request(),
         about=(
-            f"{NUM_CASES} synthetic scans of {' x '.join(map(str, SHAPE))} voxels made here from a seed: a bright and a dark "
+            f"{num_cases} synthetic scans of {' x '.join(map(str, SHAPE))} voxels made here from a seed: a bright and a dark "
             "ellipsoid in noise, no patients"
         ),
         options={},
@@ -40,8 +40,9 @@ def _masked() -> Demo:
 
 
 def _boxed() -> Demo:
-    """The same scans; the recipe draws boxes around their masks, and begins with random weights."""
-    found = _masked()
+    """Scans of the same kind; the recipe draws boxes around their masks, and begins with random weights. There are more of them
+    because a few answer for most of the score: those in which one structure hides most of the other."""
+    found = _masked("boxed-phantoms", NUM_BOXED)
     return replace(found, about=f"{found.about}; boxes drawn around them", options={"weights": "random:1x32"})
 
 
