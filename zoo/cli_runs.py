@@ -13,7 +13,12 @@ Recipe = Annotated[str, typer.Argument(help="TYPE/NAME, see zoo list")]
 RunFolder = Annotated[Path, typer.Argument(help="run folder, as zoo train printed it")]
 Data = Annotated[str | None, typer.Option("--data", help="file or folder; left out: the recipe's demo")]
 Target = Annotated[str | None, typer.Option("--target", help="column to predict")]
-TaskName = Annotated[str | None, typer.Option("--task", help="classification or regression; left out: from the target")]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task", help="such as classification, regression, multilabel (zoo show); left out: told by the data"
+    ),
+]
 Group = Annotated[str | None, typer.Option("--group", help="column whose values stay together in a split")]
 Order = Annotated[str | None, typer.Option("--order", help="time column: the last rows become the test")]
 IdColumn = Annotated[str | None, typer.Option("--id-column", help="column that names the rows")]

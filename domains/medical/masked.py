@@ -59,7 +59,11 @@ def read(data: Any, request: Request) -> Reading:
     if path.is_file() and not is_blind:
         raise DataError(f"{path}: one volume is enough to predict, not to learn. Give a folder with images and masks.")
     cases, described = (layout.unlabelled_cases(path), Description()) if is_blind else layout.labelled_cases(path)
-    return _reading(cases, described, _patients(cases, request, path), request, is_blind, str(path))
+    owners = _patients(cases, request, path)
+    if not is_blind and (path / "imagesTs").is_dir() and (path / "labelsTs").is_dir():
+        told = "imagesTs/ and labelsTs/ are left out: a table of paths with a column 'split' makes them the test"
+        owners = owners._replace(notices=[*owners.notices, told])
+    return _reading(cases, described, owners, request, is_blind, str(path))
 
 
 def keys(table: Any, task: str, request: Request, *, fast: bool) -> Keys:
@@ -204,8 +208,13 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
     names = _case_names([files[0] or f"row {row}" for row, files in enumerate(rows)], named)
     part_of = parts_of_files(frame, [files[0] for files in rows], request, where=where, targets=(mask,))
     cases: list[Case] = []
+    first: dict[str | None, int] = {}
     for row, files in enumerate(rows):
         problem = ragged.get(row) or _file_problem(files, columns, root, anywhere=isinstance(data, pd.DataFrame))
+        if not is_blind and first.setdefault(files[0], row) != row:
+            other = rows[first[files[0]]]
+            with_mask = "the same mask" if other == files else f"another mask, {other[-1]}"
+            problem = problem or f"{files[0]} stands in {reading.places[first[files[0]]]} too, with {with_mask}"
         paths = [str(root / (file or "")) for file in files]
         problem = f"{reading.places[row]}: {problem}" if problem else ""
         part = part_of.get(files[0] or "", "")

@@ -545,3 +545,21 @@ def test_the_table_of_cases_has_scores_and_volumes(folder, tmp_path):
     assert found["dice"].round(4).tolist() == [0.8571, 1, 1, 1]
     assert found.iloc[0]["hd95_mm"] == 1.0
     assert (found.iloc[0]["true_ml"], found.iloc[0]["predicted_ml"]) == (0.06, 0.045)
+
+
+def test_an_image_in_two_rows_is_a_fault_that_says_whether_the_masks_agree(folder):
+    rows = [{"image": f"imagesTr/c{n:02d}.nii.gz", "mask": f"labelsTr/c{n:02d}.nii.gz"} for n in range(5)]
+    rows += [rows[1], {**rows[2], "mask": "labelsTr/c03.nii.gz"}]
+    pd.DataFrame(rows).to_csv(folder / "cases.csv", index=False)
+    found = {row.position: row.reason for row in data.read(folder / "cases.csv", Request()).bad}
+    assert found.keys() == {5, 6}
+    assert "cases.csv line 3 too, with the same mask" in found[5]
+    assert "too, with another mask, labelsTr/c02.nii.gz" in found[6]
+
+
+def test_test_folders_of_a_data_set_are_told(folder):
+    shutil.copytree(folder / "imagesTr", folder / "imagesTs")
+    shutil.copytree(folder / "labelsTr", folder / "labelsTs")
+    reading = data.read(folder, Request())
+    assert len(reading.table) == 5
+    assert any("imagesTs/ and labelsTs/ are left out" in notice for notice in reading.notices)
