@@ -153,6 +153,8 @@ def _from_folder(root: Path, request: Request) -> Reading:
     else:
         _check_folder_request(root, request)
         listing = layout.labelled(root)
+        if not any(found.part for found in listing.pictures):
+            layout.refuse_parts_as_classes(root, listing.pictures)
     if not listing.pictures:
         raise DataError(f"{root}: no picture in this folder ({', '.join(SUFFIXES)}).")
     files = [found.file for found in listing.pictures]

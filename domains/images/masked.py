@@ -23,7 +23,7 @@ from domains.shared.frames import FrameTable, choose_column, is_table, read_fram
 from domains.shared.groupings import joined
 from domains.shared.paths import existing, path_problem
 from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
-from domains.shared.roles import found_group, parts_of_files, unnamed_groups
+from domains.shared.roles import found_group, part_of, parts_of_files, unnamed_groups
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
@@ -151,7 +151,7 @@ def _of_folders(root: Path) -> Rows:
         files.append(file)
         masks.append(mask)
         folders = [part.lower() for part in Path(file or mask or "").parts[:-1]]
-        parts.append(next((layout.PARTS[part] for part in folders if part in layout.PARTS), ""))
+        parts.append(next(filter(None, map(part_of, folders)), ""))
         if file is None or mask is None:
             what = "mask" if mask is None else "picture"
             bad.append(

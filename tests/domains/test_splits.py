@@ -172,7 +172,7 @@ def with_parts(parts):
     [
         (["train"] * 20 + ["test"] * 10 + [None] * 10, "says nothing in 10 of 40 rows"),
         (["train"] * 30 + ["Test"] * 5 + ["tset"] * 5, "says 'tset' in 5 of 40 rows"),
-        (["train"] * 30 + ["holdout"] * 10, "says 'holdout' in 10 of 40 rows"),
+        (["train"] * 30 + ["extra"] * 10, "says 'extra' in 10 of 40 rows"),
     ],
 )
 def test_rows_that_a_split_column_gives_no_part_are_neither_dropped_nor_is_the_column_a_feature(parts, said):
