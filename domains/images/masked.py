@@ -18,6 +18,7 @@ from domains.images import layout
 from domains.images.copies import copy_groups
 from domains.images.labelled import FILE
 from domains.images.mask_files import MaskPng, class_values, read_mask
+from domains.images.mask_folders import MASK_COLUMNS, MASK_FOLDERS, Pair, num_with_masks, paired
 from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import joined
@@ -28,10 +29,7 @@ from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
 KIND, MASK = "masked", "mask"
-IMAGE_FOLDERS = ("images", "image", "imgs", "jpegimages")
-MASK_FOLDERS = ("masks", "mask", "labels", "label", "annotations", "segmentationclass")
-_IMAGE_NAMES, _MASK_NAMES = ("path", "image", "file", "picture", "filename"), ("mask", "segmentation", "seg", "label")
-_MASK_ENDINGS = ("", "_mask", "-mask", "_seg", "_label")
+_IMAGE_NAMES = ("path", "image", "file", "picture", "filename")
 
 
 class Rows(NamedTuple):
@@ -130,8 +128,7 @@ def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Ma
 
 def has_masks(root: Path) -> bool:
     """Whether a folder is laid out as pictures with masks."""
-    names = {path.name.lower() for path in root.iterdir() if path.is_dir()}
-    return bool(names & set(IMAGE_FOLDERS) and names & set(MASK_FOLDERS)) and bool(_paired(root))
+    return num_with_masks((found.file for found in layout.any_depth(root).pictures), str(root)) > 0
 
 
 # --- what the data names ---------------------------------------------------------------------------------------------
@@ -161,32 +158,8 @@ def _of_folders(root: Path) -> Rows:
     return Rows(root, ids, list(files), list(masks), ids, parts, bad, notices, {})
 
 
-def _paired(root: Path) -> list[tuple[str, str | None, str | None]]:
-    """(name, picture, mask) of every file below folders of pictures or masks, by what their paths have in common."""
-    found: list[dict[str, str]] = [{}, {}]
-    for picture in layout.any_depth(root).pictures:
-        parts = picture.file.split("/")
-        for kind, names in enumerate((IMAGE_FOLDERS, MASK_FOLDERS)):
-            at = next((i for i, part in enumerate(parts[:-1]) if part.lower() in names), None)
-            if at is not None:
-                name = "/".join([*parts[:at], *parts[at + 1 : -1], Path(parts[-1]).stem])
-                if name in found[kind]:
-                    raise DataError(
-                        f"{root}: {found[kind][name]} and {picture.file} differ in nothing but their endings, so a mask or a "
-                        "picture belongs to both. Give each its own name."
-                    )
-                found[kind][name] = picture.file
-                break
-    images, masks = found
-    if not images or not masks:
-        return []
-    owners = {name + ending: name for ending in reversed(_MASK_ENDINGS) for name in images}
-    of_image: dict[str, str] = {}
-    for name, file in masks.items():
-        if name in owners and (other := of_image.setdefault(owners[name], file)) != file:
-            raise DataError(f"{root}: {other} and {file} are both masks of {images[owners[name]]}. Keep the right one.")
-    alone = [(name, None, file) for name, file in masks.items() if name not in owners]
-    return sorted([*((name, file, of_image.get(name)) for name, file in images.items()), *alone], key=lambda x: x[0])
+def _paired(root: Path) -> list[Pair]:
+    return paired((found.file for found in layout.any_depth(root).pictures), str(root))
 
 
 def _pictures(path: Path) -> Rows:
@@ -206,7 +179,7 @@ def _of_table(data: Any, request: Request, is_blind: bool) -> Rows:
     path = usual_column(
         frame, request.columns.get("path") or (known if known in frame else None), _IMAGE_NAMES, where, "--column"
     )
-    mask = None if is_blind else usual_column(frame, request.target, _MASK_NAMES, where, "--target")
+    mask = None if is_blind else usual_column(frame, request.target, MASK_COLUMNS, where, "--target")
     bad = [BadRow(row, reading.places[row], reason) for row, reason in reading.ragged]
     cells: dict[str, list[str | None]] = {}
     for column in (name for name in (path, mask) if name is not None):

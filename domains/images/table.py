@@ -156,6 +156,10 @@ def _targets(
         notices += found.notices
         return found.values, LABEL_SETS
     values = reading.frame[target]
+    if request.facts is None and request.task is None and _share_of_pictures(values) >= 0.5:
+        raise DataError(
+            f"{where}: column {target!r} holds paths of pictures. Are these masks? Then say --task segmentation."
+        )
     task, notice = infer_task(values, request.facts.task if request.facts else request.task, comma=reading.comma)
     notices += [notice] if notice else []
     bad += bad_targets(values, task, reading.places, comma=reading.comma, classes=classes)

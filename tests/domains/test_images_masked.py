@@ -12,6 +12,7 @@ from domains.images.mask_files import IGNORED, MaskPicture, MaskPng, class_value
 from domains.images.mask_views import training_pair
 from domains.images.unet import Unet
 from domains.metrics import scores as scored
+from domains.sniff import sniff
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
@@ -52,6 +53,43 @@ def test_folders_pair_by_name_and_palette_indices_are_classes(folder):
 
 def test_without_a_task_a_folder_of_pictures_and_masks_is_no_folder_of_classes(folder):
     assert data.read(folder, Request()).task == "segmentation"
+
+
+@pytest.mark.parametrize("layout", ["{kind}", "{part}/{kind}", "{kind}/{part}"])
+def test_every_layout_that_is_read_is_recognised_and_its_pictures_are_counted(tmp_path, layout):
+    for number, part in enumerate(["train", "train", "Testing", "valid"]):
+        for kind, pixels in (("images", noise(number)), ("masks", noise(number, (12, 16)) % 2)):
+            save(tmp_path / layout.format(kind=kind, part=part) / f"{number}.png", pixels)
+    reading, seen = data.read(tmp_path, Request()), sniff(tmp_path)
+    assert (reading.task, len(reading.table)) == ("segmentation", 4)
+    assert (seen.type, seen.task, seen.num_rows) == ("images", "segmentation", 4)
+
+
+def test_folders_of_other_pictures_called_like_masks_are_classes(tmp_path):
+    for kind in ("label", "image", "other"):
+        for number in range(4):
+            save(tmp_path / kind / f"{kind}{number}.png", noise(number))
+    assert sniff(tmp_path).task == data.read(tmp_path, Request()).task == "classification"
+
+
+def test_a_table_of_masks_is_segmentation_to_whoever_asks_what_it_is(folder):
+    rows = [{"image": f"images/x{i}.jpg", "mask": f"masks/x{i}.png"} for i in range(8)]
+    pd.DataFrame(rows).to_csv(folder / "list.csv", index=False)
+    assert sniff(folder / "list.csv").task == sniff(folder / "list.csv", target="mask").task == "segmentation"
+    with pytest.raises(DataError, match="say --task segmentation"):
+        data.read(folder / "list.csv", Request(target="mask"))
+
+
+def test_patients_of_a_table_of_masks_are_the_group_without_being_named(folder):
+    rows = [
+        {"image": f"images/x{i % 8}.jpg", "mask": f"masks/x{i % 8}.png", "patient": f"P{i % 8 % 4}"} for i in range(8)
+    ]
+    rows = [{**row, "id": f"{k}-{i}"} for k in range(5) for i, row in enumerate(rows)]
+    frame = pd.DataFrame(rows).assign(patient=lambda x: [f"P{i // 4}" for i in range(len(x))])
+    frame.to_csv(folder / "list.csv", index=False)
+    reading = data.read(folder / "list.csv", MASKS)
+    assert reading.group == "patient"
+    assert any("rows of one stay on one side" in notice for notice in reading.notices)
 
 
 def test_given_parts_are_kept_wherever_their_folders_are(tmp_path):
