@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.images import layout
 from domains.images.copies import copy_groups
 from domains.images.labelled import FILE
+from domains.images.mask_doubts import class_doubts, copy_doubts, unlearned
 from domains.images.mask_files import MaskPng, class_values, read_mask
 from domains.images.mask_folders import MASK_COLUMNS, MASK_FOLDERS, Pair, num_with_masks, paired
 from domains.shared.archives import is_archive, unpacked
@@ -102,6 +103,8 @@ def describe(train: Any, task: str, request: Request) -> Facts:
     sizes["megapixels"] = sum(p.width * p.height for p in prints) / 1e6
     names, values = train.context["names"], train.context["values"]
     schema = {"kind": KIND, "names": list(names), "values": list(values), "path": train.context["path_column"]}
+    if absent := unlearned([train.context["held"][name] for name in train.ids], values):
+        schema["unlearned"] = [f"class {value}" for value in absent]
     return Facts("images", task, train.target_name, len(train), (), sizes, schema)
 
 
@@ -222,7 +225,7 @@ def _reading(rows: Rows, request: Request, where: str, *, is_folder: bool) -> Re
         reasons[row] = BadRow(
             row, f"{rows.places[row]}" if not is_folder else str(rows.root / str(rows.files[row])), reason
         )
-    values, names, notices = _classes(held, request, where, is_blind=rows.masks is None)
+    values, names, notices = _classes(held, rows.parts, request, where)
     for row, seen in held.items():
         if request.facts is not None and (strange := set(seen) - {*values, 255}):
             reason = f"the mask holds {sorted(strange)}; expected are {list(values)}"
@@ -235,6 +238,9 @@ def _reading(rows: Rows, request: Request, where: str, *, is_folder: bool) -> Re
         frame[MASK] = pd.Series(masks, dtype=object)
     seen_prints = {str(rows.files[row]): each for row, each in prints.items() if isinstance(each, Print)}
     copies = dict(zip(seen_prints, copy_groups(list(seen_prints.values())).tolist(), strict=True)) if held else {}
+    if request.facts is None and held:
+        paths = {row: rows.root / str((rows.masks or [])[row]) for row in held}
+        notices += copy_doubts(paths, rows.ids, {row: copies[str(rows.files[row])] for row in held})
     context: dict[str, Any] = {
         "kind": KIND,
         "root": str(rows.root),
@@ -268,19 +274,18 @@ def _mask_look(rows: Rows, row: int, picture: Any) -> tuple[int, ...] | str:
 
 
 def _classes(
-    held: Mapping[int, tuple[int, ...]], request: Request, where: str, *, is_blind: bool
+    held: Mapping[int, tuple[int, ...]], parts: Sequence[str], request: Request, where: str
 ) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
     """Values and names of the classes, and what to say of them. Raises DataError where masks hold no class."""
     if request.facts is not None:
         return tuple(request.facts.schema["values"]), tuple(request.facts.schema["names"]), []
     values, note = class_values([value for seen in held.values() for value in seen])
-    if held and not is_blind and len(values) < 2:
+    if held and len(values) < 2:
         raise DataError(
             f"{where}: every mask is background, so there is nothing to learn. Check that these are the masks."
         )
     names = ("background", *(f"class {value}" for value in values[1:]))
     counts = {value: sum(value in seen for seen in held.values()) for value in values[1:]}
     shown = ", ".join(f"{name} in {counts[value]:,}" for name, value in zip(names[1:], values[1:], strict=True))
-    empty = sum(not set(seen) & set(values[1:]) for seen in held.values())
     notices: list[str] = [f"{len(held):,} pictures with masks; {shown}", *([note] if note else [])]
-    return values, names, [*notices, *([Doubt(f"pictures without any foreground: {empty:,}")] if empty else [])]
+    return values, names, [*notices, *class_doubts(held, values, parts)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
-from domains.contract import Facts, Request
+from domains.contract import Doubt, Facts, Request
 from domains.images import data, mask_scores, segment
 from domains.images.mask_files import IGNORED, MaskPicture, MaskPng, class_values, read_mask
 from domains.images.mask_views import training_pair
@@ -82,10 +82,9 @@ def test_a_table_of_masks_is_segmentation_to_whoever_asks_what_it_is(folder):
 
 def test_patients_of_a_table_of_masks_are_the_group_without_being_named(folder):
     rows = [
-        {"image": f"images/x{i % 8}.jpg", "mask": f"masks/x{i % 8}.png", "patient": f"P{i % 8 % 4}"} for i in range(8)
+        {"image": f"images/x{i % 8}.jpg", "mask": f"masks/x{i % 8}.png", "patient": f"P{i // 4}"} for i in range(40)
     ]
-    rows = [{**row, "id": f"{k}-{i}"} for k in range(5) for i, row in enumerate(rows)]
-    frame = pd.DataFrame(rows).assign(patient=lambda x: [f"P{i // 4}" for i in range(len(x))])
+    frame = pd.DataFrame(rows)
     frame.to_csv(folder / "list.csv", index=False)
     reading = data.read(folder / "list.csv", MASKS)
     assert reading.group == "patient"
@@ -150,6 +149,53 @@ def test_masks_without_foreground_and_folders_without_masks_are_errors(folder, t
         data.read(empty, MASKS)
 
 
+def doubts(folder, masks, parts=None):
+    """What is said of a table of pictures with these masks, one colour each."""
+    rows = []
+    for number, pixels in enumerate(masks):
+        save(folder / "i" / f"{number}.png", noise(number))
+        save(folder / "m" / f"{number}.png", pixels)
+        rows.append({"image": f"i/{number}.png", "mask": f"m/{number}.png"})
+    frame = pd.DataFrame(rows) if parts is None else pd.DataFrame(rows).assign(split=parts)
+    frame.to_csv(folder / "list.csv", index=False)
+    reading = data.read(folder / "list.csv", MASKS)
+    return reading, " | ".join(notice for notice in reading.notices if isinstance(notice, Doubt))
+
+
+def grey(*values):
+    """(12, 16) in which each value has some rows."""
+    return np.resize(values, 12)[:, None].repeat(16, axis=1)
+
+
+def test_a_class_that_no_training_mask_holds_is_told(tmp_path):
+    reading, said = doubts(
+        tmp_path, [grey(0, 1)] * 9 + [grey(0, 1, 7)] * 3, ["train"] * 6 + ["valid"] * 3 + ["test"] * 3
+    )
+    assert "never learned: class 7" in said
+    facts = data.describe(reading.table.take(range(6)), "segmentation", MASKS)
+    assert facts.schema["unlearned"] == ["class 7"]
+    assert not doubts(tmp_path, [grey(0, 1)] * 6, ["train", "test"] * 3)[1]
+
+
+def test_masks_that_number_objects_or_mix_two_habits_are_told_with_the_likely_cause(tmp_path):
+    assert "8 of 8 classes are so rare" in doubts(tmp_path, [grey(0, 9 + i) for i in range(8)])[1]
+    mixed = doubts(tmp_path, [grey(0, 255)] * 5 + [grey(0, 1)] * 5)[1]
+    assert "without any foreground: 5. 5 masks hold 255 where others hold 1" in mixed
+    unlabelled = doubts(tmp_path, [grey(0, 1, 255)] * 5 + [grey(0, 0)] * 5)[1]
+    assert unlabelled == "pictures without any foreground: 5"
+
+
+def test_two_masks_of_one_picture_in_a_table_are_told(folder):
+    rows = [{"image": f"images/x{i}.jpg", "mask": f"masks/x{i}.png"} for i in range(8)]
+    pd.DataFrame([*rows, {"image": "images/x0.jpg", "mask": "masks/x1.png"}]).to_csv(folder / "list.csv", index=False)
+    assert any(
+        "1 pictures have copies with another mask: 0 = 8" in notice
+        for notice in data.read(folder / "list.csv", MASKS).notices
+    )
+    pd.DataFrame([*rows, rows[0]]).to_csv(folder / "list.csv", index=False)
+    assert not any("another mask" in notice for notice in data.read(folder / "list.csv", MASKS).notices)
+
+
 @pytest.mark.parametrize(
     ("seen", "values", "said"),
     [((0, 255), (0, 255), "one class"), ((0, 1, 255), (0, 1), "unlabelled"), ((2, 5), (0, 2, 5), "")],
@@ -201,7 +247,11 @@ def test_a_class_that_is_nowhere_is_left_out_of_the_mean():
     answers = Predictions.of_files([MaskPicture.of(np.array([[0, 1]]), (0, 1, 2))] * 3)
     found = scored(mask_scores.mask_metrics(("background", "a", "b")), truth, answers, np.arange(3))
     assert found["iou"]["value"] == 1.0
-    assert found["iou_b"]["value"] is None or np.isnan(found["iou_b"]["value"])
+    assert found["iou_b"]["value"] is None
+    assert "no true mask holds b" in found["iou_b"]["reason"]
+    wrong = Predictions.of_files([MaskPicture.of(np.array([[2, 1]]), (0, 1, 2))] * 3)
+    found = scored(mask_scores.mask_metrics(("background", "a", "b")), truth, wrong, np.arange(3))
+    assert (found["iou"]["value"], found["dice"]["value"], found["pixel_accuracy"]["value"]) == (1.0, 1.0, 0.5)
 
 
 def test_a_view_cuts_picture_and_mask_alike():
