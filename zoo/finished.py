@@ -73,7 +73,7 @@ class Run:
         """Labelled rows as this run reads them, and the group of each."""
         domain = domain_of(load_registry().get(self.plan.recipe))
         request = self._request(target or Facts.from_json(self.plan.facts).target, labels, encoding)
-        usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad)
+        usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad, fewest=1)
         tell([*usable.notices, *self._own_rows(data, request)], say)
         group = domain.keys(usable.table, self.plan.task, request, fast=True).group
         return usable.table, np.arange(len(usable.table)) if group is None else np.asarray(group)

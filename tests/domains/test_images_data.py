@@ -240,6 +240,15 @@ def test_a_table_may_not_leave_its_folder_not_even_by_a_link(tmp_path):
     assert reading.bad[-1].reason == "no such file"
 
 
+def test_a_few_labelled_pictures_are_enough_for_a_score(tmp_path):
+    facts = facts_of(data.read(classes(tmp_path, "rgb"), Request()))
+    pd.DataFrame({"path": ["r/0.png", "g/0.png", "b/0.png"], "class": list("rgb")}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    reading = data.read(tmp_path / "t.csv", Request("class", facts=facts))
+    assert (reading.bad, list(reading.table.target())) == ((), ["r", "g", "b"])
+
+
 def test_a_table_of_paths_and_numbers_is_regression_and_ids_may_be_named(tmp_path):
     for i in range(30):
         picture(tmp_path / f"{i}.png", i)
