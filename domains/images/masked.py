@@ -24,7 +24,7 @@ from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import joined
 from domains.shared.paths import existing, path_problem
-from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
+from domains.shared.pictures import SUFFIXES, PictureError, Print, dim_pictures, in_threads, try_print
 from domains.shared.roles import found_group, part_of, parts_of_files, unnamed_groups
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
@@ -256,7 +256,7 @@ def _reading(rows: Rows, request: Request, where: str, *, is_folder: bool) -> Re
     table = FrameTable(frame, rows.ids, MASK if rows.masks is not None else None, context)
     bad = tuple(reasons[row] for row in sorted(reasons))
     files = () if is_folder else tuple(rows.root / file for file in [*rows.files, *(rows.masks or [])] if file)
-    told = (*rows.notices, *notices)
+    told = (*rows.notices, *notices, *dim_pictures(seen_prints))
     return Reading(table, "segmentation", table.target_name, bad, told, files, group=rows.group)
 
 
