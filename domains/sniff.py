@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from domains.images.mask_folders import MASK_COLUMNS, num_with_masks
 from domains.shared.paths import is_hidden
 from trainers.errors import DataError
 
@@ -91,6 +92,8 @@ def _folder(path: Path) -> Sniffed:
     for kind, suffixes in (("images", PICTURES), ("audio", {".wav", ".flac", ".mp3"}), ("video", {".mp4", ".avi"})):
         found = [file for file in files if file.suffix.lower() in suffixes]
         if len(found) * 2 > len(files):
+            if num := num_with_masks([file.relative_to(path).as_posix() for file in found], str(path)):
+                return Sniffed(kind, num, "segmentation", f"folder with {num} pictures and a mask of each")
             classes = {file.parent for file in found}
             task = "classification" if len(classes) > 1 else None
             return Sniffed(kind, len(found), task, f"folder with {len(found)} {kind} files in {len(classes)} folders")
@@ -185,6 +188,10 @@ def _table(path: Path, target: str | None, group: str | None) -> Sniffed:
                 found.add(row[header.index(name)])
     columns = {name: [row[k] for row in head if len(row) > k] for k, name in enumerate(header)}
     kind, because = _kind_of(columns, targets)
+    pictures = [name.lower() for name, cells in columns.items() if _are_pictures(cells)]
+    if kind == "images" and len(pictures) > 1 and set(pictures) & {*MASK_COLUMNS, str(target).lower()}:
+        because = f"{because}, and others masks"
+        return Sniffed(kind, num_rows, "segmentation", because, None if group is None else len(values[group]))
     if len(targets) > 1:
         tasks = {_task_of(values[name]) for name in targets if name is not None}
         task = "multilabel" if tasks == {"classification"} else "multiregression"
@@ -211,11 +218,15 @@ def _kind_of(columns: dict[str, list[str]], targets: Iterable[str | None]) -> tu
             return "proteins", f"column {name!r} holds amino-acid sequences"
         if name.lower() in _SMILES_NAMES and _mostly(_SMILES.fullmatch, filled):
             return "molecules", f"column {name!r} holds SMILES"
-        if _mostly(lambda cell: Path(cell).suffix.lower() in PICTURES, filled):
+        if _are_pictures(filled):
             return "images", f"column {name!r} holds picture files"
         if sum(cell.count(" ") for cell in filled) > 8 * len(filled):
             return "text", f"column {name!r} holds sentences"
     return "tabular", "a table of numbers and categories"
+
+
+def _are_pictures(cells: list[str]) -> bool:
+    return bool(cells) and _mostly(lambda cell: Path(cell).suffix.lower() in PICTURES, cells)
 
 
 def _mostly(test: object, cells: list[str]) -> bool:

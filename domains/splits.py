@@ -54,7 +54,7 @@ def make_split(
             raise DataError(
                 f"The {called or chosen} split leaves no rows for {name} ({num_rows} rows). Give more rows or groups."
             )
-    evidence = {**evidence_of(keys, part, group), **overridden(keys, chosen), **moved}
+    evidence = {**evidence_of(keys, part, group), **_named_rule(keys, rule), **overridden(keys, chosen), **moved}
     return Split(called or chosen, train, valid, test, group, evidence)
 
 
@@ -88,6 +88,13 @@ def checked_rule(rule: str, keys: Keys) -> str:
     if rule in needs and getattr(keys, needs[rule][0]) is None:
         raise UsageError(f"Split {rule!r} needs {needs[rule][1]}, and this data has none.")
     return "random" if rule == "stratified" and keys.stratum is None else rule
+
+
+def _named_rule(keys: Keys, rule: str | None) -> JSON:
+    """Why rows are split so where the user named another rule than the data type's."""
+    if rule is None or rule == keys.rule:
+        return {}
+    return {"because": f"--split {rule} was named; without it {keys.rule}: {keys.because}"}
 
 
 def overridden(keys: Keys, chosen: str) -> JSON:

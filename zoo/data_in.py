@@ -14,7 +14,7 @@ from trainers.errors import DataError, MissingError, UsageError
 from zoo.registry import Recipe
 
 _MOST_SHOWN = 50
-_FEWEST_ROWS = 3
+FEWEST_TO_SPLIT = 3
 
 
 @dataclass(frozen=True)
@@ -27,21 +27,22 @@ class Usable:
     notices: tuple[str, ...]
 
 
-def usable_rows(reading: Reading, data: Any, *, skip_bad: bool) -> Usable:
+def usable_rows(reading: Reading, data: Any, *, skip_bad: bool, fewest: int = FEWEST_TO_SPLIT) -> Usable:
     """The usable rows of what was read from `data`.
 
-    Raises DataError listing every bad row, unless `skip_bad` drops and counts them; also when too few rows are left or
-    two rows have the same id.
+    Raises DataError listing every bad row, unless `skip_bad` drops and counts them; also when fewer than `fewest` rows are
+    left or two rows have the same id.
     """
     if reading.bad and not skip_bad:
         raise DataError(f"{named(data)}: {_list_of(reading)}")
     bad = {row.position for row in reading.bad}
     good = np.array([i for i in range(len(reading.table)) if i not in bad], dtype=np.int64)
-    if len(good) < _FEWEST_ROWS:
+    if len(good) < fewest:
         few = f" Here {reading.few}." if reading.few else ""
+        purpose = "to train, validate and test on" if fewest > 1 else "to be scored"
         count = f"{len(good)} usable rows of {len(reading.table)}"
         bad_rows = f" Of the others {_list_of(reading)}" if reading.bad else ""
-        raise DataError(f"{named(data)}: {count} are too few to train, validate and test on.{few}{bad_rows}")
+        raise DataError(f"{named(data)}: {count} are too few {purpose}.{few}{bad_rows}")
     table = reading.table.take(good) if bad else reading.table
     _check_ids(table.ids)
     dropped = [{"place": row.place, "reason": row.reason} for row in reading.bad]

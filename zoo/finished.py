@@ -1,6 +1,6 @@
 """A finished run: scores, and answers on new data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from domains import metrics as scoring
-from domains.contract import Facts, Request
+from domains.contract import Doubt, Facts, Request
 from trainers.contract import JSON, Learner, Plan, Predictions
 from trainers.errors import UsageError
 from zoo import hardware, report, saved
@@ -73,22 +73,32 @@ class Run:
         """Labelled rows as this run reads them, and the group of each."""
         domain = domain_of(load_registry().get(self.plan.recipe))
         request = self._request(target or Facts.from_json(self.plan.facts).target, labels, encoding)
-        usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad)
-        tell([*usable.notices, *self._own_rows(data, request)], say)
+        usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad, fewest=1)
+        tell([*usable.notices, *self._own_rows(data, request, usable.table.ids)], say)
         group = domain.keys(usable.table, self.plan.task, request, fast=True).group
         return usable.table, np.arange(len(usable.table)) if group is None else np.asarray(group)
 
-    def _own_rows(self, data: Any, request: Request) -> Iterator[str]:
-        """What to say of a score on the very data of this run, if it learned from any."""
+    def _own_rows(self, data: Any, request: Request, ids: Sequence[str]) -> Iterator[str]:
+        """What to say of a score on the very data of this run, if it learned from any, or on rows with their names."""
         if self.plan.settings["trainer"] == UNTRAINED:
             return
+        known = saved.read_json(self.folder / "split.json")["ids"]
         if fingerprint(accepted(data), request)["data"] == saved.read_json(self.folder / "data.json")[
             "fingerprint"
         ].get("data"):
-            num = {name: len(ids) for name, ids in saved.read_json(self.folder / "split.json")["ids"].items()}
+            num = {name: len(names) for name, names in known.items()}
             yield (
                 f"these are the data of the run itself, which was trained on {num['train']:,} of {sum(num.values()):,} "
                 "rows: the score flatters. That of rows it never saw is in its README.md."
+            )
+            return
+        learned = set(map(str, known["train"]))
+        # Numbers of rows are the same in every table and say nothing.
+        same = [name for name in map(str, ids) if name in learned and not name.isdigit()]
+        if same:
+            yield Doubt(
+                f"{len(same):,} of {len(ids):,} rows are called like rows that the run was trained on ({same[0]!r} for one): "
+                "if they are the same, the score flatters"
             )
 
     def answer(self, table: Any) -> Predictions:

@@ -18,6 +18,7 @@ from domains.images import labelled, layout, unlabelled
 from domains.images.packed import laid_out
 from domains.shared.frames import FrameTable, is_table, read_frame
 from domains.shared.paths import existing
+from domains.shared.roles import part_of
 from domains.shared.targets import class_names, label_texts
 from trainers.contract import Predictions
 from trainers.errors import DataError, did_you_mean
@@ -114,14 +115,14 @@ def _conditions(frame: pd.DataFrame) -> list[str]:
 
 
 def _of_folders(root: str, files: list[str], request: Request) -> list[str]:
-    """The names of class folders; none where some picture lies outside of them."""
+    """The names of class folders; none where some picture lies outside of them, or all are parts of a split."""
     if not Path(root).is_dir():
         return [""] * len(files)
     labels = {found.file: found.label for found in layout.labelled(Path(root)).pictures}
     found = [labels.get(file) or "" for file in files]
     if request.facts is not None:
         return [label if label in request.facts.classes else "" for label in found]
-    return found if all(found) else [""] * len(files)
+    return found if all(found) and not all(map(part_of, found)) else [""] * len(files)
 
 
 def _unknown(labels: list[str], places: Any, request: Request) -> list[BadRow]:

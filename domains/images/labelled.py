@@ -24,7 +24,7 @@ from domains.shared.frames import FrameTable
 from domains.shared.groupings import joined
 from domains.shared.label_sets import label_names, rarest_labels
 from domains.shared.paths import existing
-from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
+from domains.shared.pictures import SUFFIXES, PictureError, Print, dim_pictures, in_threads, try_print
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
 
@@ -153,6 +153,8 @@ def _from_folder(root: Path, request: Request) -> Reading:
     else:
         _check_folder_request(root, request)
         listing = layout.labelled(root)
+        if not any(found.part for found in listing.pictures):
+            layout.refuse_parts_as_classes(root, listing.pictures)
     if not listing.pictures:
         raise DataError(f"{root}: no picture in this folder ({', '.join(SUFFIXES)}).")
     files = [found.file for found in listing.pictures]
@@ -273,7 +275,7 @@ def reading_of(
     ids = rows.ids if rows else [os.fsencode(str(f)).decode("utf-8", "backslashreplace") for f in files]
     frame = pd.DataFrame({name: pd.Series(column, dtype=_dtype(column)) for name, column in columns.items()})
     table = FrameTable(frame, ids, target, context)
-    told = [*notices, *_copy_notices(table, [i for i in range(len(table)) if i not in reasons])]
+    told = [*notices, *dim_pictures(prints), *_copy_notices(table, [i for i in range(len(table)) if i not in reasons])]
     named = () if rows is None else tuple(root / file for file in prints)
     faults = tuple(reasons[i] for i in sorted(reasons))
     return Reading(table, task, target, faults, tuple(told), named, group=rows.group if rows else None)

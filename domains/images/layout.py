@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from domains.contract import Doubt
 from domains.shared.pictures import SUFFIXES
+from domains.shared.roles import part_of
+from trainers.errors import DataError
 
-PARTS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
-    ("valid", "val", "validation", "dev"), "valid"
-)
 _JUNK_NAMES = ("thumbs.db", "desktop.ini", "__macosx", "@eadir", "icon\r")
 _MOST_NAMED = 50
 
@@ -68,11 +68,36 @@ def labelled(root: Path) -> Listing:
         else:
             listing.pictures.append(found)
     for name, count in sorted(skipped.items()):
-        why = "it has no class folders" if name.lower() in PARTS else "it is none of train, valid, test"
+        why = "it has no class folders" if part_of(name) else "it is none of train, valid, test"
         listing.notices.append(f"pictures under {name}/ are not used ({count}): {why}")
     listing.notices += _inner_folders(listing.pictures, by_part)
     listing.notices += [*_empty_classes(root, listing, by_part), *_about_ignored(listing.ignored)]
     return listing
+
+
+def refuse_parts_as_classes(root: Path, pictures: list[Found]) -> None:
+    """Raise DataError where folders that would be classes are all named like parts, or one of them is and all hold the same
+    folders."""
+    inner: dict[str, set[str]] = {}
+    for found in pictures:
+        if found.label is not None:
+            _, *folders = found.file.split("/")[:-1]
+            inner.setdefault(found.label, set()).add(folders[0] if folders else "")
+    named = sorted(name for name in inner if part_of(name))
+    same = {frozenset(names) for names in inner.values()}
+    if len(inner) < 2 or not named:
+        return
+    if len(named) == len(inner):
+        raise DataError(
+            f"{root}: folders {', '.join(named)} are named like parts of a split, not like classes. Lay pictures out as "
+            "train/CLASS/x.png and test/CLASS/x.png, or as CLASS/x.png alone."
+        )
+    if len(same) == 1 and "" not in next(iter(same)) and len(next(iter(same))) > 1:
+        others = ", ".join(sorted(inner.keys() - set(named)))
+        raise DataError(
+            f"{root}: every folder holds {', '.join(sorted(next(iter(same))))}, and {', '.join(named)} is named like a part of "
+            f"a split, but {others} is not. Name the parts train, valid and test, or move what is no part away."
+        )
 
 
 def _inner_folders(pictures: list[Found], by_part: bool) -> list[str]:
@@ -91,22 +116,23 @@ def _inner_folders(pictures: list[Found], by_part: bool) -> list[str]:
         text += (
             f". But {shared[0]!r} is in several classes: if the inner folders are the classes, put them on the outside"
         )
+        return [Doubt(text) if len(shared) > 1 and len(shared) == len(inner) else text]
     return [text]
 
 
 def has_parts(root: Path) -> bool:
     """Whether `root` is laid out as train/CLASS/..., beside test/ or valid/ or alone."""
-    folders = {p.name.lower(): p for p in root.iterdir() if p.is_dir() and not is_junk(p.name)}
-    train = next((folders[name] for name in ("train", "training") if name in folders), None)
-    if train is None or not any(p.is_dir() and not is_junk(p.name) for p in train.iterdir()):
+    folders = {p: part_of(p.name) for p in root.iterdir() if p.is_dir() and not is_junk(p.name)}
+    train = [folder for folder, part in folders.items() if part == "train"]
+    if not any(p.is_dir() and not is_junk(p.name) for folder in train for p in folder.iterdir()):
         return False
     # Alone or beside other parts. Beside anything else, "train" is a class of its own: cars, planes, trains.
-    return all(name in PARTS for name in folders) or bool({"test", "testing"} & folders.keys())
+    return all(folders.values()) or "test" in folders.values()
 
 
 def _with_part(file: str) -> Found:
     top, *rest = file.split("/")
-    return _with_class(file, rest, PARTS.get(top.lower(), ""))
+    return _with_class(file, rest, part_of(top))
 
 
 def _with_class(file: str, below: list[str], part: str = "") -> Found:
@@ -138,7 +164,7 @@ def _about_ignored(ignored: list[str]) -> list[str]:
 
 def _empty_classes(root: Path, listing: Listing, by_part: bool) -> list[str]:
     """Class folders without a picture: said, for a forgotten download looks just like this."""
-    places = [p for p in root.iterdir() if p.is_dir() and p.name.lower() in PARTS] if by_part else [root]
+    places = [p for p in root.iterdir() if p.is_dir() and part_of(p.name)] if by_part else [root]
     full = {str(Path(*Path(found.file).parts[: 2 if by_part else 1])) for found in listing.pictures}
     folders = [c.relative_to(root) for p in places for c in p.iterdir() if c.is_dir() and not is_junk(c.name)]
     empty = sorted(folder.as_posix() for folder in folders if str(folder) not in full)

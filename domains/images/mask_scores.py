@@ -1,5 +1,6 @@
 """Scores of masks of pictures: IoU and Dice of every class over all pixels of all pictures, as PASCAL VOC and others count
-them. A class that neither truth nor answer holds anywhere has none, and is left out of the mean."""
+them. A class that no true mask holds has none, and is left out of the mean: what is wrongly taken for it is missing elsewhere,
+or shows in the share of right pixels."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ def mask_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
     stats = partial(overlap_stats, len(names))
     foreground = range(1, len(names))
     means = [
-        Metric("iou", "", True, stats, partial(_mean, _iou, foreground)),
-        Metric("dice", "", True, stats, partial(_mean, _dice, foreground)),
+        Metric("iou", "", True, stats, partial(_mean, _iou, foreground), None, partial(_why, names, foreground)),
+        Metric("dice", "", True, stats, partial(_mean, _dice, foreground), None, partial(_why, names, foreground)),
     ]
     each = [
-        Metric(f"{kind}_{names[k]}", "", True, stats, partial(_mean, value, [k]))
+        Metric(f"{kind}_{names[k]}", "", True, stats, partial(_mean, value, [k]), None, partial(_why, names, [k]))
         for kind, value in (("iou", _iou), ("dice", _dice))
         for k in foreground
     ]
@@ -34,7 +35,7 @@ def mask_metrics(names: Sequence[str]) -> tuple[Metric, ...]:
 
 
 def overlap_stats(num_classes: int, truth: np.ndarray, predictions: Predictions) -> np.ndarray:
-    """(rows, 2 K) for each class the pixels that truth and answer share, then those of either one counted by itself, summed;
+    """(rows, 3 K) for each class the pixels that truth and answer share, then those of the truth, then those of the answer;
     unlabelled pixels are left out. An answer that failed shares nothing."""
     rows = []
     for true, answer in zip(truth, predictions.values, strict=True):
@@ -43,8 +44,8 @@ def overlap_stats(num_classes: int, truth: np.ndarray, predictions: Predictions)
         found = np.zeros_like(wanted) if answer is None else answer.array()
         codes = wanted[known].astype(np.int64) * num_classes + found[known]
         pairs = np.bincount(codes, minlength=num_classes**2).reshape(num_classes, num_classes)
-        rows.append(np.concatenate([np.diag(pairs), pairs.sum(axis=0) + pairs.sum(axis=1)]))
-    return np.array(rows, float).reshape(-1, 2 * num_classes)
+        rows.append(np.concatenate([np.diag(pairs), pairs.sum(axis=1), pairs.sum(axis=0)]))
+    return np.array(rows, float).reshape(-1, 3 * num_classes)
 
 
 def dice_of(true: np.ndarray, answer: np.ndarray, num_classes: int) -> float:
@@ -67,12 +68,16 @@ def _dice(both: np.ndarray, either: np.ndarray) -> np.ndarray:
 
 
 def _mean(value: Callable[[np.ndarray, np.ndarray], np.ndarray], classes: Sequence[int], stats: np.ndarray) -> float:
-    both, either = stats.sum(axis=0).reshape(2, -1)[:, list(classes)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = value(both, either)
-    return float(np.nanmean(found)) if np.isfinite(found).any() else float("nan")
+    both, true, answered = stats.sum(axis=0).reshape(3, -1)[:, list(classes)]
+    is_true = true > 0
+    return float(value(both[is_true], (true + answered)[is_true]).mean()) if is_true.any() else float("nan")
+
+
+def _why(names: Sequence[str], classes: Sequence[int], stats: np.ndarray) -> str:
+    absent = [names[k] for k in classes if not stats.sum(axis=0).reshape(3, -1)[1, k]]
+    return f"no true mask holds {' or '.join(absent)}"
 
 
 def _pixel_accuracy(stats: np.ndarray) -> float:
-    both, either = stats.sum(axis=0).reshape(2, -1).sum(axis=1)
-    return float(2 * both / either) if either else float("nan")
+    both, true, _ = stats.sum(axis=0).reshape(3, -1).sum(axis=1)
+    return float(both / true) if true else float("nan")

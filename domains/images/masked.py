@@ -13,25 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Metric, Reading, Request
+from domains.contract import BadRow, Baseline, Facts, Keys, Metric, Reading, Request
 from domains.images import layout
 from domains.images.copies import copy_groups
 from domains.images.labelled import FILE
+from domains.images.mask_doubts import class_doubts, copy_doubts, unlearned
 from domains.images.mask_files import MaskPng, class_values, read_mask
+from domains.images.mask_folders import MASK_COLUMNS, MASK_FOLDERS, Pair, num_with_masks, paired
 from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import joined
 from domains.shared.paths import existing, path_problem
-from domains.shared.pictures import SUFFIXES, PictureError, Print, in_threads, try_print
-from domains.shared.roles import found_group, parts_of_files, unnamed_groups
+from domains.shared.pictures import SUFFIXES, PictureError, Print, dim_pictures, in_threads, try_print
+from domains.shared.roles import found_group, part_of, parts_of_files, unnamed_groups
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
 KIND, MASK = "masked", "mask"
-IMAGE_FOLDERS = ("images", "image", "imgs", "jpegimages")
-MASK_FOLDERS = ("masks", "mask", "labels", "label", "annotations", "segmentationclass")
-_IMAGE_NAMES, _MASK_NAMES = ("path", "image", "file", "picture", "filename"), ("mask", "segmentation", "seg", "label")
-_MASK_ENDINGS = ("", "_mask", "-mask", "_seg", "_label")
+_IMAGE_NAMES = ("path", "image", "file", "picture", "filename")
 
 
 class Rows(NamedTuple):
@@ -104,6 +103,8 @@ def describe(train: Any, task: str, request: Request) -> Facts:
     sizes["megapixels"] = sum(p.width * p.height for p in prints) / 1e6
     names, values = train.context["names"], train.context["values"]
     schema = {"kind": KIND, "names": list(names), "values": list(values), "path": train.context["path_column"]}
+    if absent := unlearned([train.context["held"][name] for name in train.ids], values):
+        schema["unlearned"] = [f"class {value}" for value in absent]
     return Facts("images", task, train.target_name, len(train), (), sizes, schema)
 
 
@@ -130,8 +131,7 @@ def plots(test: Any, predictions: Predictions, facts: Facts, folder: Path) -> Ma
 
 def has_masks(root: Path) -> bool:
     """Whether a folder is laid out as pictures with masks."""
-    names = {path.name.lower() for path in root.iterdir() if path.is_dir()}
-    return bool(names & set(IMAGE_FOLDERS) and names & set(MASK_FOLDERS)) and bool(_paired(root))
+    return num_with_masks((found.file for found in layout.any_depth(root).pictures), str(root)) > 0
 
 
 # --- what the data names ---------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def _of_folders(root: Path) -> Rows:
         files.append(file)
         masks.append(mask)
         folders = [part.lower() for part in Path(file or mask or "").parts[:-1]]
-        parts.append(next((layout.PARTS[part] for part in folders if part in layout.PARTS), ""))
+        parts.append(next(filter(None, map(part_of, folders)), ""))
         if file is None or mask is None:
             what = "mask" if mask is None else "picture"
             bad.append(
@@ -161,32 +161,8 @@ def _of_folders(root: Path) -> Rows:
     return Rows(root, ids, list(files), list(masks), ids, parts, bad, notices, {})
 
 
-def _paired(root: Path) -> list[tuple[str, str | None, str | None]]:
-    """(name, picture, mask) of every file below folders of pictures or masks, by what their paths have in common."""
-    found: list[dict[str, str]] = [{}, {}]
-    for picture in layout.any_depth(root).pictures:
-        parts = picture.file.split("/")
-        for kind, names in enumerate((IMAGE_FOLDERS, MASK_FOLDERS)):
-            at = next((i for i, part in enumerate(parts[:-1]) if part.lower() in names), None)
-            if at is not None:
-                name = "/".join([*parts[:at], *parts[at + 1 : -1], Path(parts[-1]).stem])
-                if name in found[kind]:
-                    raise DataError(
-                        f"{root}: {found[kind][name]} and {picture.file} differ in nothing but their endings, so a mask or a "
-                        "picture belongs to both. Give each its own name."
-                    )
-                found[kind][name] = picture.file
-                break
-    images, masks = found
-    if not images or not masks:
-        return []
-    owners = {name + ending: name for ending in reversed(_MASK_ENDINGS) for name in images}
-    of_image: dict[str, str] = {}
-    for name, file in masks.items():
-        if name in owners and (other := of_image.setdefault(owners[name], file)) != file:
-            raise DataError(f"{root}: {other} and {file} are both masks of {images[owners[name]]}. Keep the right one.")
-    alone = [(name, None, file) for name, file in masks.items() if name not in owners]
-    return sorted([*((name, file, of_image.get(name)) for name, file in images.items()), *alone], key=lambda x: x[0])
+def _paired(root: Path) -> list[Pair]:
+    return paired((found.file for found in layout.any_depth(root).pictures), str(root))
 
 
 def _pictures(path: Path) -> Rows:
@@ -206,7 +182,7 @@ def _of_table(data: Any, request: Request, is_blind: bool) -> Rows:
     path = usual_column(
         frame, request.columns.get("path") or (known if known in frame else None), _IMAGE_NAMES, where, "--column"
     )
-    mask = None if is_blind else usual_column(frame, request.target, _MASK_NAMES, where, "--target")
+    mask = None if is_blind else usual_column(frame, request.target, MASK_COLUMNS, where, "--target")
     bad = [BadRow(row, reading.places[row], reason) for row, reason in reading.ragged]
     cells: dict[str, list[str | None]] = {}
     for column in (name for name in (path, mask) if name is not None):
@@ -249,7 +225,7 @@ def _reading(rows: Rows, request: Request, where: str, *, is_folder: bool) -> Re
         reasons[row] = BadRow(
             row, f"{rows.places[row]}" if not is_folder else str(rows.root / str(rows.files[row])), reason
         )
-    values, names, notices = _classes(held, request, where, is_blind=rows.masks is None)
+    values, names, notices = _classes(held, rows.parts, request, where)
     for row, seen in held.items():
         if request.facts is not None and (strange := set(seen) - {*values, 255}):
             reason = f"the mask holds {sorted(strange)}; expected are {list(values)}"
@@ -262,6 +238,9 @@ def _reading(rows: Rows, request: Request, where: str, *, is_folder: bool) -> Re
         frame[MASK] = pd.Series(masks, dtype=object)
     seen_prints = {str(rows.files[row]): each for row, each in prints.items() if isinstance(each, Print)}
     copies = dict(zip(seen_prints, copy_groups(list(seen_prints.values())).tolist(), strict=True)) if held else {}
+    if request.facts is None and held:
+        paths = {row: rows.root / str((rows.masks or [])[row]) for row in held}
+        notices += copy_doubts(paths, rows.ids, {row: copies[str(rows.files[row])] for row in held})
     context: dict[str, Any] = {
         "kind": KIND,
         "root": str(rows.root),
@@ -277,7 +256,7 @@ def _reading(rows: Rows, request: Request, where: str, *, is_folder: bool) -> Re
     table = FrameTable(frame, rows.ids, MASK if rows.masks is not None else None, context)
     bad = tuple(reasons[row] for row in sorted(reasons))
     files = () if is_folder else tuple(rows.root / file for file in [*rows.files, *(rows.masks or [])] if file)
-    told = (*rows.notices, *notices)
+    told = (*rows.notices, *notices, *dim_pictures(seen_prints))
     return Reading(table, "segmentation", table.target_name, bad, told, files, group=rows.group)
 
 
@@ -295,19 +274,18 @@ def _mask_look(rows: Rows, row: int, picture: Any) -> tuple[int, ...] | str:
 
 
 def _classes(
-    held: Mapping[int, tuple[int, ...]], request: Request, where: str, *, is_blind: bool
+    held: Mapping[int, tuple[int, ...]], parts: Sequence[str], request: Request, where: str
 ) -> tuple[tuple[int, ...], tuple[str, ...], list[str]]:
     """Values and names of the classes, and what to say of them. Raises DataError where masks hold no class."""
     if request.facts is not None:
         return tuple(request.facts.schema["values"]), tuple(request.facts.schema["names"]), []
     values, note = class_values([value for seen in held.values() for value in seen])
-    if held and not is_blind and len(values) < 2:
+    if held and len(values) < 2:
         raise DataError(
             f"{where}: every mask is background, so there is nothing to learn. Check that these are the masks."
         )
     names = ("background", *(f"class {value}" for value in values[1:]))
     counts = {value: sum(value in seen for seen in held.values()) for value in values[1:]}
     shown = ", ".join(f"{name} in {counts[value]:,}" for name, value in zip(names[1:], values[1:], strict=True))
-    empty = sum(not set(seen) & set(values[1:]) for seen in held.values())
     notices: list[str] = [f"{len(held):,} pictures with masks; {shown}", *([note] if note else [])]
-    return values, names, [*notices, *([Doubt(f"pictures without any foreground: {empty:,}")] if empty else [])]
+    return values, names, [*notices, *class_doubts(held, values, parts)]

@@ -21,11 +21,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from domains.images.layout import PARTS, is_junk, is_picture
+from domains.images.layout import is_junk, is_picture
 from domains.shared.archives import SUFFIXES as ARCHIVES
 from domains.shared.archives import check_archive, is_archive
 from domains.shared.folders import cache_folder, made_once
 from domains.shared.frames import FREE_UNPACKED_BYTES, MAX_UNPACK_RATIO, PARQUET_SUFFIXES, is_table, parquet_file
+from domains.shared.roles import part_of
 from trainers.errors import DataError
 
 ROWS, ABOUT, PATH, LABEL = "rows.parquet", "rows.json", "path", "label"
@@ -153,8 +154,8 @@ def _mark(sources: Sequence[Path], names: Sequence[str]) -> str:
 
 def _part(source: str, sample: str) -> str:
     """Of the folders and files on the way to a sample the first whose name begins like a part's."""
-    words = [re.split(r"[-_.]", step.lower())[0] for step in (*source.split("/"), *sample.split("/")[:-1])]
-    return next((PARTS[word] for word in words if word in PARTS), "")
+    words = [re.split(r"[-_.]", step)[0] for step in (*source.split("/"), *sample.split("/")[:-1])]
+    return next(filter(None, map(part_of, words)), "")
 
 
 def _renamed(columns: Mapping[str, Any]) -> dict[str, Any]:

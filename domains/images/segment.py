@@ -66,7 +66,9 @@ def plan(facts: Facts, options: Options, settings: Gradient, machine: Machine) -
     found, side = nets.find_backbone(options.network, options.weights), input_side(facts, options)
     cost = forward_cost(lambda: _network(found.as_json(), facts, options, None), side)
     steps = settings.planned_steps(facts.num_rows)
-    notes = [f"pictures go in whole, at {side} x {side} pixels; masks come out at the size of the file"]
+    unlearned = facts.schema.get("unlearned", [])
+    told = [f"in no mask to train on, so never learned: {', '.join(unlearned)}"] if unlearned else []
+    notes = [*told, f"pictures go in whole, at {side} x {side} pixels; masks come out at the size of the file"]
     return {
         "num_parameters": cost.num_parameters,
         "memory_bytes": 16 * cost.num_parameters

@@ -15,8 +15,8 @@ from domains.shared.frames import FrameReading, choose_column, read_frame
 from domains.shared.label_sets import read_label_sets, target_columns
 from domains.shared.paths import path_problem
 from domains.shared.pictures import SUFFIXES
-from domains.shared.roles import found_group, parts_of_files, unnamed_groups
-from domains.shared.targets import bad_targets, infer_task, target_values
+from domains.shared.roles import found_group, parts_of_files, task_of_target, unnamed_groups
+from domains.shared.targets import bad_targets, target_values
 from trainers.errors import DataError
 
 _PATH_NAMES = (
@@ -156,7 +156,11 @@ def _targets(
         notices += found.notices
         return found.values, LABEL_SETS
     values = reading.frame[target]
-    task, notice = infer_task(values, request.facts.task if request.facts else request.task, comma=reading.comma)
+    if request.facts is None and request.task is None and _share_of_pictures(values) >= 0.5:
+        raise DataError(
+            f"{where}: column {target!r} holds paths of pictures. Are these masks? Then say --task segmentation."
+        )
+    task, notice = task_of_target(reading.frame, target, request, comma=reading.comma)
     notices += [notice] if notice else []
     bad += bad_targets(values, task, reading.places, comma=reading.comma, classes=classes)
     return target_values(values, task, comma=reading.comma), task

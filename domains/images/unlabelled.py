@@ -22,6 +22,7 @@ from domains.shared.archives import is_archive, unpacked
 from domains.shared.frames import is_table, read_frame
 from domains.shared.paths import existing
 from domains.shared.pictures import SUFFIXES
+from domains.shared.roles import part_of
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
@@ -52,7 +53,7 @@ def read(data: Any, request: Request) -> Reading:
 
 def _parts(files: Sequence[str]) -> dict[str, str]:
     """The part of each picture where the outermost folders are parts and nothing else, one to learn from among them."""
-    found = {file: layout.PARTS.get(file.split("/")[0].lower() if "/" in file else "", "") for file in files}
+    found = {file: part_of(file.split("/")[0]) if "/" in file else "" for file in files}
     return found if "" not in found.values() and {"train"} < set(found.values()) else {}
 
 

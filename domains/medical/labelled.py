@@ -24,10 +24,10 @@ from domains.shared.frames import FrameTable, choose_column, is_table, read_fram
 from domains.shared.groupings import equal_rows, joined
 from domains.shared.paths import existing, is_hidden, path_problem
 from domains.shared.roles import (
-    PARTS,
     id_texts,
     named_or_only_target,
     one_a_row,
+    part_of,
     parted_groups,
     parts_of_files,
     split_column,
@@ -228,7 +228,7 @@ def _of_folders(root: Path, request: Request) -> Rows:
     if request.task not in (None, "classification"):
         raise UsageError(f"{root}: folders name classes. For --task {request.task} give a table of paths and numbers.")
     folders = _folders(root) if root.is_dir() else []
-    named = {folder: PARTS.get(folder.name.lower(), "") for folder in folders}
+    named = {folder: part_of(folder.name) for folder in folders}
     is_parted = len(folders) > 1 and all(named.values())
     classes = [(folder, "") for folder in folders]
     if is_parted:

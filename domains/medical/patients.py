@@ -17,7 +17,7 @@ import pandas as pd
 from domains.contract import Doubt
 from domains.medical.volumes import stem
 from domains.shared.groupings import joined
-from domains.shared.roles import PARTS
+from domains.shared.roles import part_of
 
 _COLUMN = re.compile(
     r"(patients?|subjects?|participants?|donors?|animals?)[ _.-]*(id|ids|no|nr|num|number|code|key|name)?",
@@ -104,7 +104,7 @@ def _level(places: Sequence[PurePosixPath]) -> int | None:
     depth = min((len(place.parts) - 1 for place in places), default=0)
     for level in range(1, depth + 1):
         folders = {place.parts[:level] for place in places}
-        is_split = all(folder[-1].lower() in PARTS for folder in folders)
+        is_split = all(part_of(folder[-1]) for folder in folders)
         if not is_split and len(folders) >= _FEWEST and len(folders) < len(places) <= _MOST_SCANS * len(folders):
             return level
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from domains.contract import Doubt
 from domains.shared.paths import is_special
 from trainers.errors import DataError
 
@@ -24,6 +25,9 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 # Pillow's other readers (PostScript, layered and medical formats) run more code than anyone here needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 _MOST_THREADS = 8
+_TOP = 65_535
+_DIM = 4_095
+"""The largest value of 12 bits: a sixteenth of the range of 16."""
 _BACKGROUND = (255, 255, 255)
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -36,17 +40,21 @@ class PictureError(ValueError):
 @dataclass(frozen=True)
 class Print:
     """What identifies a picture: side lengths in pixels, a hash of its pixels, and its mean colours on an 8 x 8 grid
-    (`tiles`, 192 bytes)."""
+    (`tiles`, 192 bytes).   brightest: the largest value of 16 bits, where so many are stored."""
 
     width: int
     height: int
     pixels: bytes
     tiles: bytes
+    brightest: int | None = None
 
 
 def open_rgb(path: Path) -> Image.Image:
     """The picture in `path`, fully decoded, as 8-bit RGB. Raises PictureError as `open_stored`, and as `to_rgb`."""
-    picture = open_stored(path)
+    return _rgb(path, open_stored(path))
+
+
+def _rgb(path: Path, picture: Image.Image) -> Image.Image:
     try:
         return to_rgb(picture)
     except (OSError, SyntaxError, ValueError, MemoryError) as error:
@@ -98,11 +106,32 @@ def to_rgb(picture: Image.Image) -> Image.Image:
 
 def picture_print(path: Path) -> Print:
     """Decode the picture once and describe it. Raises PictureError."""
-    picture = open_rgb(path)
+    stored = open_stored(path)
+    picture = _rgb(path, stored)
     digest = hashlib.blake2b(repr(picture.size).encode(), digest_size=16)
     digest.update(picture.tobytes())
     tiles = picture.resize((8, 8), Image.Resampling.BOX).tobytes()
-    return Print(picture.width, picture.height, digest.digest(), tiles)
+    brightest = int(np.asarray(stored).max()) if stored.mode.startswith("I") else None
+    return Print(picture.width, picture.height, digest.digest(), tiles, brightest)
+
+
+def dim_pictures(prints: Mapping[str, Print]) -> list[str]:
+    """What to say of 16-bit pictures that use less than a sixteenth of the range, as those of cameras with 12 bits do.
+
+    prints: by file.
+    """
+    deep = {file: found.brightest for file, found in prints.items() if found.brightest is not None}
+    dim = {file: most for file, most in deep.items() if 0 < most <= _DIM}
+    if not dim:
+        return []
+    file = max(dim, key=lambda name: dim[name])
+    return [
+        Doubt(
+            f"{len(dim):,} of {len(deep):,} 16-bit pictures hold no value above {dim[file]:,} of {_TOP:,} ({file} for one), so "
+            "models see them nearly black. If the camera has fewer bits, stretch all pictures by the same factor and save "
+            "them again"
+        )
+    ]
 
 
 def in_threads(make: Callable[[In], Out], items: Iterable[In]) -> list[Out]:
@@ -134,7 +163,7 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
     """16-bit greys, and floats in [0, 1], scaled to 0..255."""
     values: Any = np.asarray(picture, np.float64)
     low, high = float(values.min()), float(values.max())
-    top = 1.0 if picture.mode == "F" else 65535.0
+    top = 1.0 if picture.mode == "F" else float(_TOP)
     if not (low >= 0 and high <= top):
         raise PictureError(
             f"pixel values from {low:g} to {high:g} in mode {picture.mode} have no known range. "

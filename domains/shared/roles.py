@@ -16,8 +16,13 @@ from domains.shared.frames import FrameTable, choose_column
 from domains.shared.targets import infer_task
 from trainers.errors import DataError
 
-PARTS = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "dev": "valid", "test": "test"}
-"""Part of a split by the names it goes by."""
+_PART_WORDS = {
+    "train": ("train", "training"),
+    "valid": ("valid", "val", "validation", "dev", "development"),
+    "test": ("test", "testing", "holdout", "hold_out"),
+}
+PARTS = {f"{word}{end}": part for part, words in _PART_WORDS.items() for word in words for end in ("", "_set", "set")}
+"""Part of a split by the names it goes by, in small letters with underscores (`part_of`)."""
 _OWNERS = (
     *("patient", "subject", "participant", "donor", "animal", "mouse", "person", "speaker", "author", "user"),
     *("customer", "client", "household", "session", "recording", "slide", "well"),
@@ -25,6 +30,7 @@ _OWNERS = (
 _LIKELY_GROUP = re.compile(rf"({'|'.join(_OWNERS)})s?([ _.-]*(id|ids|no|nr|num|number|code|key|name))?", re.IGNORECASE)
 _FEWEST_A_GROUP = 2.0
 _FEW_SHOWN = 5
+_HEAD = 200
 FEWEST_GROUPS = 10
 """To be used without being named: fewer would leave parts of one or two groups, and no interval."""
 IMBALANCED_SHARE = 0.8
@@ -92,14 +98,20 @@ def keep_split_columns(
     said = list[str]()
     if request.group in columns and (num := int(frame[request.group].isna().sum())) and request.facts is None:
         said.append(Doubt(f"{num:,} rows have no value in the group column {request.group!r} and are one group"))
-    if "split" in frame.columns and target != "split" and request.facts is None:
-        parts = named_parts(frame["split"], where)
+    column = split_column(frame)
+    if column is not None and column != target and request.facts is None:
+        parts = named_parts(frame[column], where)
         if parts is not None:
             columns["split"] = np.array(parts, dtype=object)
     found = found_group(frame, request, besides=(target,)) if uses_found else None
     if found is not None:
         columns.setdefault(found, frame[found])
     return [*said, *unnamed_groups(frame, request, besides=(target,), uses=uses_found)]
+
+
+def part_of(word: str) -> str:
+    """The part of a split that goes by a name, in whatever case; "" for other names."""
+    return PARTS.get(re.sub(r"[ -]", "_", word.strip().lower()), "")
 
 
 def named_parts(values: pd.Series, where: str) -> list[str] | None:
@@ -109,17 +121,17 @@ def named_parts(values: pd.Series, where: str) -> list[str] | None:
     something by it.
     """
     texts = [cell.lower() for cell in clean_texts(values).fillna("")]
-    known = {PARTS[text] for text in texts if text in PARTS}
+    known = {part_of(text) for text in texts} - {""}
     if "train" not in known or len(set(texts)) == 1:
         return None
-    strange = [text for text in texts if text not in PARTS]
+    strange = [text for text in texts if not part_of(text)]
     if strange:
         told = f"{strange[0]!r}" if strange[0] else "nothing"
         raise DataError(
             f"{where}: column 'split' names parts, but says {told} in {len(strange):,} of {len(texts):,} rows. Write train, "
             "valid or test into each row, or give the column another name."
         )
-    return [PARTS[text] for text in texts] if len(known) > 1 else None
+    return [part_of(text) for text in texts] if len(known) > 1 else None
 
 
 def parts_of_files(
@@ -146,10 +158,12 @@ def split_column(frame: pd.DataFrame) -> str | None:
     return next((str(name) for name in frame.columns if str(name).lower() == "split"), None)
 
 
-def parted_groups(groups: Sequence[str], parts: Sequence[str], what: str) -> list[str]:
+def parted_groups(
+    groups: Sequence[str], parts: Sequence[str], what: str, cure: str = "--split grouped keeps them whole"
+) -> list[str]:
     """What to say where members of a group are in several given parts.
 
-    groups, parts: of each row, "" for no part.   what: the groups are, in the plural.
+    groups, parts: of each row, "" for no part.   what: the groups are, in the plural.   cure: what to do.
     """
     seen: dict[str, set[str]] = {}
     for group, part in zip(groups, parts, strict=True):
@@ -157,11 +171,10 @@ def parted_groups(groups: Sequence[str], parts: Sequence[str], what: str) -> lis
     across = [group for group, found in seen.items() if len(found - {""}) > 1]
     if not across:
         return []
-    shown = ", ".join(across[:_FEW_SHOWN]) + (", ..." if len(across) > _FEW_SHOWN else "")
     return [
         Doubt(
-            f"column 'split' puts {len(across):,} {what} into more than one part, so scores flatter: {shown}. "
-            "--split grouped keeps them whole"
+            f"column 'split' puts {len(across):,} {what} into more than one part (of {len(seen):,} in all), so its scores "
+            f"flatter ({_shown(across)}). {cure}"
         )
     ]
 
@@ -178,10 +191,16 @@ def id_texts(request: Request, names: Sequence[str]) -> set[str]:
 def unnamed_groups(
     frame: pd.DataFrame, request: Request, *, besides: Sequence[str | None] = (), uses: bool = True
 ) -> list[str]:
-    """What to say of columns that look as if they named patients, speakers or the like while no --group was named.
+    """What to say of columns that look as if they named patients, speakers or the like while no --group was named; of groups,
+    also named ones, that a column "split" breaks; and of columns that seem to name parts and do not.
 
     besides: columns that have another role.   uses: whether the data type keeps together what `found_group` finds.
     """
+    if request.facts is not None:
+        return []
+    taken = _taken(request, besides)
+    if parts := _parts_or_none(frame, taken):
+        return [*_broken_groups(frame, request, besides, parts), *_unused_parts(frame, taken)]
     used = found_group(frame, request, besides=besides) if uses else None
     said = []
     for name, num in _likely_groups(frame, request, besides).items():
@@ -191,14 +210,74 @@ def unnamed_groups(
         else:
             advice = f"which flatters the scores. Keep them together with --group {name}"
             said.append(Doubt(f"{looks}rows of one may be on both sides of the split, {advice}"))
+    return [*said, *_unused_parts(frame, taken)]
+
+
+def _broken_groups(
+    frame: pd.DataFrame, request: Request, besides: Sequence[str | None], parts: Sequence[str]
+) -> list[str]:
+    """What to say of the group, or of what looks like one, where given parts hold some of its rows each."""
+    named = request.group if request.group in frame.columns else None
+    said = []
+    for name in [named] if named else _likely_groups(frame, request, besides):
+        known = frame[name].notna().tolist()
+        values = [f"{value}" for value, is_known in zip(frame[name], known, strict=True) if is_known]
+        given = [part for part, is_known in zip(parts, known, strict=True) if is_known]
+        cure = f"{'' if named else f'--group {name} with '}--split grouped keeps them whole"
+        said += parted_groups(values, given, f"groups of {name!r}", cure)
     return said
+
+
+def _unused_parts(frame: pd.DataFrame, taken: set[str | None]) -> list[str]:
+    """What to say of a column called "split" that names no parts, and of others that name nothing else."""
+    own = split_column(frame)
+    own = None if own in taken else own
+    is_used, said = _parts_or_none(frame, taken) is not None, list[str]()
+    if own is not None and not is_used and len(words := _different(frame[own])) > 1:
+        said.append(
+            Doubt(
+                f"column {own!r} is not used to split: its values ({_shown(words)}) do not name a training part and another. "
+                "If it should, write train, valid or test into each row"
+            )
+        )
+    for name in map(str, frame.columns):
+        if name in taken or name == own or not all(map(part_of, map(str, frame[name].dropna().head(_HEAD)))):
+            continue
+        words = _different(frame[name])
+        if {"train", "test"} <= set(map(part_of, words)) and all(map(part_of, words)):
+            advice = f"column {own!r} does" if is_used else "call it 'split' if it should"
+            said.append(Doubt(f"column {name!r} ({_shown(words)}) is not used to split: {advice}"))
+    return said
+
+
+def _different(values: pd.Series) -> list[str]:
+    return list(dict.fromkeys(map(str, values.dropna())))
+
+
+def _shown(words: Sequence[str]) -> str:
+    return ", ".join(words[:_FEW_SHOWN]) + (", ..." if len(words) > _FEW_SHOWN else "")
+
+
+def _parts_or_none(frame: pd.DataFrame, taken: set[str | None]) -> list[str] | None:
+    """As `named_parts` of the column "split", "" where a row names none; None where it has another role."""
+    column = split_column(frame)
+    if column is None or column in taken:
+        return None
+    parts = [part_of(cell) for cell in clean_texts(frame[column]).fillna("")]
+    return parts if "train" in parts and len(set(parts)) > 1 else None
+
+
+def _taken(request: Request, besides: Sequence[str | None]) -> set[str | None]:
+    return {request.target, request.id_column, request.order, *besides, *(request.target or "").split(",")}
 
 
 def found_group(frame: pd.DataFrame, request: Request, *, besides: Sequence[str | None] = ()) -> str | None:
     """The column that is used as the group though nobody named it: of those that look like one, without gaps and with
     `FEWEST_GROUPS` values at least, the one with the fewest (patients before their sessions). None where the user named
     an order, or a column "split" says where rows go."""
-    if request.order is not None or "split" in (str(name).strip().lower() for name in frame.columns):
+    column = split_column(frame)
+    has_split = column is not None and column not in _taken(request, besides)
+    if request.order is not None or (has_split and "train" in map(part_of, _different(frame[column]))):
         return None
     likely = _likely_groups(frame, request, besides)
     fit = {name: num for name, num in likely.items() if num >= FEWEST_GROUPS and not frame[name].isna().any()}
@@ -209,7 +288,7 @@ def _likely_groups(frame: pd.DataFrame, request: Request, besides: Sequence[str 
     """Columns with the name of a group whose values repeat, and their number of values; none where one was named."""
     if request.facts is not None or request.group is not None:
         return {}
-    taken = {request.target, request.id_column, request.order, *besides, *(request.target or "").split(",")}
+    taken = _taken(request, besides)
     found = {}
     for name in map(str, frame.columns):
         if name in taken or not _LIKELY_GROUP.fullmatch(name.strip()):
@@ -224,7 +303,8 @@ def _likely_groups(frame: pd.DataFrame, request: Request, besides: Sequence[str 
 def named_keys(table: FrameTable, request: Request, stratum: np.ndarray | None = None) -> Keys | None:
     """The keys of a split by the column that was named with --group or --order; None where none was, or it is not here.
 
-    Where both were, the order decides: a group may then be on both sides, and intervals resample it whole.
+    Where both were, the order decides: a group may then be on both sides, and intervals resample it whole. A column "split"
+    decides before either; `unnamed_groups` tells of groups that it breaks.
     """
     group, order = (
         table.column(name).to_numpy() if name and name in table.frame.columns else None
@@ -232,6 +312,11 @@ def named_keys(table: FrameTable, request: Request, stratum: np.ndarray | None =
     )
     if group is not None:
         group = group.astype(str)
+    if "split" in table.frame.columns and table.target_name != "split" and (group is not None or order is not None):
+        because = "the column 'split' says which row goes where"
+        because += f"; groups follow {request.group!r}" if group is not None else ""
+        given = table.column("split").tolist()
+        return Keys("given", because, group=group, order=order, given=given, stratum=stratum)
     if order is not None:
         because = f"column {request.order!r} was named with --order"
         return Keys("time", because, group=group, order=order, stratum=stratum)

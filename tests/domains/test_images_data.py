@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from domains.contract import Request
+from domains.contract import Doubt, Request
 from domains.images import data
 from domains.splits import make_split
 from trainers.errors import DataError, UsageError
@@ -186,6 +186,29 @@ def test_a_folder_called_train_beside_other_classes_is_a_class(tmp_path):
     assert facts_of(data.read(tmp_path, Request())).classes == ("car", "plane", "train")
 
 
+@pytest.mark.parametrize("names", ["training_set test_set", "train dev holdout", "Training Testing"])
+def test_usual_words_for_parts_are_parts(tmp_path, names):
+    for seed, name in enumerate(names.split()):
+        classes(tmp_path / name, "rgb", each=2, seed=seed)
+    reading = data.read(tmp_path, Request())
+    assert set(reading.table.target()) == {"r", "g", "b"}
+    assert set(reading.table.context["parts"].values()) >= {"train", "test"}
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [("dev holdout", "not like classes"), ("train later", "'later'|later is not")]
+)
+def test_folders_named_like_parts_never_become_classes(tmp_path, names, said):
+    for seed, name in enumerate(names.split()):
+        classes(tmp_path / name, "rgb", each=2, seed=seed)
+    with pytest.raises(DataError, match=said):
+        data.read(tmp_path, Request())
+    for name in ("train", "test"):
+        picture(tmp_path / "flat" / name / "x.png", len(name))
+    with pytest.raises(DataError, match="test, train are named like parts"):
+        data.read(tmp_path / "flat", Request())
+
+
 def test_a_picture_outside_every_class_folder_is_a_bad_row(tmp_path):
     classes(tmp_path, "ab")
     picture(tmp_path / "stray.png", 77)
@@ -215,6 +238,15 @@ def test_a_table_may_not_leave_its_folder_not_even_by_a_link(tmp_path):
     assert reading.bad[0].place == "train.csv line 4"
     assert "../secret.png" in reading.bad[0].reason
     assert reading.bad[-1].reason == "no such file"
+
+
+def test_a_few_labelled_pictures_are_enough_for_a_score(tmp_path):
+    facts = facts_of(data.read(classes(tmp_path, "rgb"), Request()))
+    pd.DataFrame({"path": ["r/0.png", "g/0.png", "b/0.png"], "class": list("rgb")}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    reading = data.read(tmp_path / "t.csv", Request("class", facts=facts))
+    assert (reading.bad, list(reading.table.target())) == ((), ["r", "g", "b"])
 
 
 def test_a_table_of_paths_and_numbers_is_regression_and_ids_may_be_named(tmp_path):
@@ -324,6 +356,7 @@ def test_folders_inside_class_folders_are_told_and_flat_folders_say_what_is_expe
     said = " ".join(data.read(tmp_path / "nested", Request()).notices)
     assert "folders inside them mean nothing (cat, dog)" in said
     assert "'cat' is in several classes" in said
+    assert any(isinstance(notice, Doubt) for notice in data.read(tmp_path / "nested", Request()).notices)
     (tmp_path / "flat").mkdir()
     picture(tmp_path / "flat" / "a.png", 0)
     with pytest.raises(DataError, match=r"flat/CLASS/x\.png"):

@@ -6,12 +6,13 @@ import pytest
 import torch
 from PIL import Image
 
-from domains.contract import Facts, Request
+from domains.contract import Doubt, Facts, Request
 from domains.images import data, mask_scores, segment
 from domains.images.mask_files import IGNORED, MaskPicture, MaskPng, class_values, read_mask
 from domains.images.mask_views import training_pair
 from domains.images.unet import Unet
 from domains.metrics import scores as scored
+from domains.sniff import sniff
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
 
@@ -52,6 +53,42 @@ def test_folders_pair_by_name_and_palette_indices_are_classes(folder):
 
 def test_without_a_task_a_folder_of_pictures_and_masks_is_no_folder_of_classes(folder):
     assert data.read(folder, Request()).task == "segmentation"
+
+
+@pytest.mark.parametrize("layout", ["{kind}", "{part}/{kind}", "{kind}/{part}"])
+def test_every_layout_that_is_read_is_recognised_and_its_pictures_are_counted(tmp_path, layout):
+    for number, part in enumerate(["train", "train", "Testing", "valid"]):
+        for kind, pixels in (("images", noise(number)), ("masks", noise(number, (12, 16)) % 2)):
+            save(tmp_path / layout.format(kind=kind, part=part) / f"{number}.png", pixels)
+    reading, seen = data.read(tmp_path, Request()), sniff(tmp_path)
+    assert (reading.task, len(reading.table)) == ("segmentation", 4)
+    assert (seen.type, seen.task, seen.num_rows) == ("images", "segmentation", 4)
+
+
+def test_folders_of_other_pictures_called_like_masks_are_classes(tmp_path):
+    for kind in ("label", "image", "other"):
+        for number in range(4):
+            save(tmp_path / kind / f"{kind}{number}.png", noise(number))
+    assert sniff(tmp_path).task == data.read(tmp_path, Request()).task == "classification"
+
+
+def test_a_table_of_masks_is_segmentation_to_whoever_asks_what_it_is(folder):
+    rows = [{"image": f"images/x{i}.jpg", "mask": f"masks/x{i}.png"} for i in range(8)]
+    pd.DataFrame(rows).to_csv(folder / "list.csv", index=False)
+    assert sniff(folder / "list.csv").task == sniff(folder / "list.csv", target="mask").task == "segmentation"
+    with pytest.raises(DataError, match="say --task segmentation"):
+        data.read(folder / "list.csv", Request(target="mask"))
+
+
+def test_patients_of_a_table_of_masks_are_the_group_without_being_named(folder):
+    rows = [
+        {"image": f"images/x{i % 8}.jpg", "mask": f"masks/x{i % 8}.png", "patient": f"P{i // 4}"} for i in range(40)
+    ]
+    frame = pd.DataFrame(rows)
+    frame.to_csv(folder / "list.csv", index=False)
+    reading = data.read(folder / "list.csv", MASKS)
+    assert reading.group == "patient"
+    assert any("rows of one stay on one side" in notice for notice in reading.notices)
 
 
 def test_given_parts_are_kept_wherever_their_folders_are(tmp_path):
@@ -112,6 +149,53 @@ def test_masks_without_foreground_and_folders_without_masks_are_errors(folder, t
         data.read(empty, MASKS)
 
 
+def doubts(folder, masks, parts=None):
+    """What is said of a table of pictures with these masks, one colour each."""
+    rows = []
+    for number, pixels in enumerate(masks):
+        save(folder / "i" / f"{number}.png", noise(number))
+        save(folder / "m" / f"{number}.png", pixels)
+        rows.append({"image": f"i/{number}.png", "mask": f"m/{number}.png"})
+    frame = pd.DataFrame(rows) if parts is None else pd.DataFrame(rows).assign(split=parts)
+    frame.to_csv(folder / "list.csv", index=False)
+    reading = data.read(folder / "list.csv", MASKS)
+    return reading, " | ".join(notice for notice in reading.notices if isinstance(notice, Doubt))
+
+
+def grey(*values):
+    """(12, 16) in which each value has some rows."""
+    return np.resize(values, 12)[:, None].repeat(16, axis=1)
+
+
+def test_a_class_that_no_training_mask_holds_is_told(tmp_path):
+    reading, said = doubts(
+        tmp_path, [grey(0, 1)] * 9 + [grey(0, 1, 7)] * 3, ["train"] * 6 + ["valid"] * 3 + ["test"] * 3
+    )
+    assert "never learned: class 7" in said
+    facts = data.describe(reading.table.take(range(6)), "segmentation", MASKS)
+    assert facts.schema["unlearned"] == ["class 7"]
+    assert not doubts(tmp_path, [grey(0, 1)] * 6, ["train", "test"] * 3)[1]
+
+
+def test_masks_that_number_objects_or_mix_two_habits_are_told_with_the_likely_cause(tmp_path):
+    assert "8 of 8 classes are so rare" in doubts(tmp_path, [grey(0, 9 + i) for i in range(8)])[1]
+    mixed = doubts(tmp_path, [grey(0, 255)] * 5 + [grey(0, 1)] * 5)[1]
+    assert "without any foreground: 5. 5 masks hold 255 where others hold 1" in mixed
+    unlabelled = doubts(tmp_path, [grey(0, 1, 255)] * 5 + [grey(0, 0)] * 5)[1]
+    assert unlabelled == "pictures without any foreground: 5"
+
+
+def test_two_masks_of_one_picture_in_a_table_are_told(folder):
+    rows = [{"image": f"images/x{i}.jpg", "mask": f"masks/x{i}.png"} for i in range(8)]
+    pd.DataFrame([*rows, {"image": "images/x0.jpg", "mask": "masks/x1.png"}]).to_csv(folder / "list.csv", index=False)
+    assert any(
+        "1 pictures have copies with another mask: 0 = 8" in notice
+        for notice in data.read(folder / "list.csv", MASKS).notices
+    )
+    pd.DataFrame([*rows, rows[0]]).to_csv(folder / "list.csv", index=False)
+    assert not any("another mask" in notice for notice in data.read(folder / "list.csv", MASKS).notices)
+
+
 @pytest.mark.parametrize(
     ("seen", "values", "said"),
     [((0, 255), (0, 255), "one class"), ((0, 1, 255), (0, 1), "unlabelled"), ((2, 5), (0, 2, 5), "")],
@@ -163,7 +247,11 @@ def test_a_class_that_is_nowhere_is_left_out_of_the_mean():
     answers = Predictions.of_files([MaskPicture.of(np.array([[0, 1]]), (0, 1, 2))] * 3)
     found = scored(mask_scores.mask_metrics(("background", "a", "b")), truth, answers, np.arange(3))
     assert found["iou"]["value"] == 1.0
-    assert found["iou_b"]["value"] is None or np.isnan(found["iou_b"]["value"])
+    assert found["iou_b"]["value"] is None
+    assert "no true mask holds b" in found["iou_b"]["reason"]
+    wrong = Predictions.of_files([MaskPicture.of(np.array([[2, 1]]), (0, 1, 2))] * 3)
+    found = scored(mask_scores.mask_metrics(("background", "a", "b")), truth, wrong, np.arange(3))
+    assert (found["iou"]["value"], found["dice"]["value"], found["pixel_accuracy"]["value"]) == (1.0, 1.0, 0.5)
 
 
 def test_a_view_cuts_picture_and_mask_alike():

@@ -10,7 +10,7 @@ from torchvision.transforms import RandomResizedCrop
 from domains.images.augment import random_box, training_view
 from domains.images.shelf import shelve
 from domains.images.views import PlainViews
-from domains.shared.pictures import PictureError, open_rgb, to_rgb
+from domains.shared.pictures import PictureError, dim_pictures, open_rgb, picture_print, to_rgb
 from domains.shared.timm_backbone import normalised
 from trainers.errors import DataError
 
@@ -31,6 +31,17 @@ def noise(height, width, seed=0):
 def test_sixteen_bits_are_scaled_and_not_cut(tmp_path):
     Image.fromarray(np.array([[0, 257 * 100, 65535]], np.uint16)).save(tmp_path / "deep.png")
     assert np.asarray(open_rgb(tmp_path / "deep.png"))[0, :, 0].tolist() == [0, 100, 255]
+
+
+def test_twelve_bits_in_sixteen_are_told_with_the_largest_value(tmp_path):
+    tops = {"full.png": 65535, "half.tif": 4096, "dim.tif": 4095, "dimmer.png": 700, "black.png": 0}
+    for name, top in tops.items():
+        Image.fromarray(np.array([[0, top]], np.uint16)).save(tmp_path / name)
+    Image.fromarray(np.array([[0, 9]], np.uint8)).save(tmp_path / "eight.png")
+    prints = {name: picture_print(tmp_path / name) for name in (*tops, "eight.png")}
+    (said,) = dim_pictures(prints)
+    assert "2 of 5 16-bit pictures hold no value above 4,095 of 65,535 (dim.tif for one)" in said
+    assert not dim_pictures({name: prints[name] for name in ("full.png", "half.tif", "eight.png", "black.png")})
 
 
 def test_floats_outside_zero_to_one_are_refused_with_their_range(tmp_path):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from domains.contract import Request
+from domains.contract import Doubt, Request
 from domains.shared.roles import unnamed_groups
 from trainers.errors import DataError
 
@@ -75,6 +75,39 @@ def test_rows_without_a_group_are_told_and_an_order_is_heeded_beside_a_group(kin
     assert any("3 rows have no value in the group column 'patient'" in notice for notice in reading.notices)
     keys = data.keys(reading.table, reading.task, request, fast=True)
     assert (keys.rule, list(keys.order), len(set(keys.group))) == ("time", list(range(24)), 7)
+
+
+@pytest.mark.parametrize("kind", LETTERS)
+def test_given_parts_that_break_a_named_group_are_kept_and_told_with_numbers(kind):
+    frame, data = table(*LETTERS[kind]), importlib.import_module(f"domains.{kind}.data")
+    request = Request("label", group="patient")
+    across = frame.assign(split=["Training", "training", "val", "Testing"] * 6)
+    reading = data.read(across, request)
+    (said,) = [notice for notice in reading.notices if "more than one part" in notice]
+    assert "puts 6 groups of 'patient' into more than one part (of 6" in said
+    assert isinstance(said, Doubt)
+    keys = data.keys(reading.table, reading.task, request, fast=True)
+    assert (keys.rule, len(set(keys.group))) == ("given", 6)
+    assert list(keys.given) == ["train", "train", "valid", "test"] * 6
+    whole = frame.assign(split=["training_set"] * 16 + ["holdout"] * 8)
+    assert not any("more than one part" in notice for notice in data.read(whole, request).notices)
+    unnamed = data.read(across, Request("label"))
+    assert any("--group patient with --split grouped" in notice for notice in unnamed.notices)
+
+
+@pytest.mark.parametrize("kind", LETTERS)
+def test_columns_that_seem_to_name_parts_and_are_not_used_are_told(kind):
+    frame, data = table(*LETTERS[kind]), importlib.import_module(f"domains.{kind}.data")
+    for name, parts, words in (
+        ("split", [0, 1, 2], "its values (0, 1, 2)"),
+        ("set", ["train", "test", "test"], "train, test"),
+    ):
+        notices = data.read(frame.assign(**{name: parts * 8}), Request("label")).notices
+        (said,) = [notice for notice in notices if f"column {name!r}" in notice and "not used to split" in notice]
+        assert words in said
+        assert isinstance(said, Doubt)
+    used = data.read(frame.assign(split=["train", "test"] * 12), Request("label"))
+    assert not any("not used to split" in notice for notice in used.notices)
 
 
 @pytest.mark.parametrize("kind", ["proteins", "genomics"])

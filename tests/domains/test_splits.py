@@ -156,6 +156,13 @@ def test_rows_without_a_time_are_not_put_anywhere(order):
         make_split(Keys("time", order=order), 40, seed=0)
 
 
+def test_a_rule_that_the_user_named_is_the_reason():
+    keys = Keys("given", "a column says so", group=np.arange(40) // 4, given=["train", "test"] * 20)
+    because = make_split(keys, 40, seed=0, rule="grouped").evidence["because"]
+    assert because == "--split grouped was named; without it given: a column says so"
+    assert make_split(keys, 40, seed=0, rule="given").evidence["because"] == "a column says so"
+
+
 def test_dates_are_in_order_whatever_their_unit():
     days = np.datetime64("2020-01-01") + np.arange(40)[::-1]
     split = make_split(Keys("time", order=days.astype("datetime64[us]")), 40, seed=0)
@@ -172,7 +179,7 @@ def with_parts(parts):
     [
         (["train"] * 20 + ["test"] * 10 + [None] * 10, "says nothing in 10 of 40 rows"),
         (["train"] * 30 + ["Test"] * 5 + ["tset"] * 5, "says 'tset' in 5 of 40 rows"),
-        (["train"] * 30 + ["holdout"] * 10, "says 'holdout' in 10 of 40 rows"),
+        (["train"] * 30 + ["extra"] * 10, "says 'extra' in 10 of 40 rows"),
     ],
 )
 def test_rows_that_a_split_column_gives_no_part_are_neither_dropped_nor_is_the_column_a_feature(parts, said):

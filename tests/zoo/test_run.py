@@ -112,10 +112,21 @@ def test_evaluating_scores_labelled_rows_with_intervals(run):
 def test_a_score_on_the_data_of_the_run_itself_says_so(run):
     own, other = [], []
     run.evaluate(frame(), say=own.append)
+    assert run.evaluate(frame().iloc[:2])["accuracy"]["value"] in (0, 0.5, 1), "two rows are enough for a score"
     run.evaluate(frame().iloc[:60], say=other.append)
     num = run.metrics["num_rows"]
     assert any(f"trained on {num['train']:,} of {sum(num.values()):,} rows" in line for line in own)
     assert not any("trained on" in line for line in other)
+
+
+def test_a_score_on_rows_that_are_called_like_learned_ones_says_so(tmp_path):
+    named, said = frame().assign(id=[f"row {i}" for i in range(len(frame()))]), []
+    named_run = zoo.train("tabular/xgboost", named, target="y", id_column="id", set=FAST, out=tmp_path / "r")
+    named_run.evaluate(named.iloc[:60], say=said.append)
+    num = len(set(json.loads((tmp_path / "r" / "split.json").read_text())["ids"]["train"]) & set(named["id"][:60]))
+    assert any(f"{num} of 60 rows are called like rows that the run was trained on" in line for line in said)
+    named_run.evaluate(named.iloc[:60].assign(id=[f"new {i}" for i in range(60)]), say=(other := []).append)
+    assert not any("called like" in line for line in other)
 
 
 def test_an_order_that_no_split_heeds_is_refused(tmp_path, monkeypatch):
