@@ -173,7 +173,7 @@ def parted_groups(
         return []
     return [
         Doubt(
-            f"column 'split' puts {len(across):,} {what} into more than one part (of {len(seen):,} in all), so its scores "
+            f"the given split puts {len(across):,} {what} into more than one part (of {len(seen):,} in all), so its scores "
             f"flatter ({_shown(across)}). {cure}"
         )
     ]
