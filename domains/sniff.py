@@ -7,7 +7,7 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ _BASES = re.compile(r"[ACGTUN]{10,}", re.IGNORECASE)
 _SMILES = re.compile(r"(?=.*[BCNOPSFIbcnops])[A-Za-z0-9@+\-\[\]()=#$/\\.%:*]+")
 _SMILES_NAMES = {"smiles", "canonical_smiles", "mol", "smi"}
 _FEW_CLASSES = 20
+_DICOM = (".dcm", ".ima")
+_CHANNEL = re.compile(r"_\d{4}(?=\.nii(\.gz)?$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,8 @@ def _file(path: Path, target: str | None, group: str | None) -> Sniffed:
 
 def _folder(path: Path) -> Sniffed:
     files = [file for file in path.rglob("*") if file.is_file() and not is_hidden(file.relative_to(path))]
-    if (path / "dataset.json").exists() or any(file.name.endswith((".nii", ".nii.gz")) for file in files):
-        is_mask = ("labels", "mask")
-        images = [file for file in files if not file.parent.name.startswith(is_mask)]
-        scans = [file for file in images if file.name.endswith((".nii", ".nii.gz"))]
-        return Sniffed("medical", len(scans), "segmentation", "folder of NIfTI scans")
+    if (path / "dataset.json").exists() or any(_is_scan(file) for file in files):
+        return _scans(path, files)
     tagged = [file for file in files if file.suffix.lower() in TAGGED]
     if len(tagged) * 2 > len(files):
         num_sentences = sum(map(_num_sentences, tagged))
@@ -98,6 +97,24 @@ def _folder(path: Path) -> Sniffed:
             task = "classification" if len(classes) > 1 else None
             return Sniffed(kind, len(found), task, f"folder with {len(found)} {kind} files in {len(classes)} folders")
     raise DataError(f"{path}: a folder with no pictures, sounds, videos, scans or tagged words. Say --type and --n.")
+
+
+def _is_scan(file: Path) -> bool:
+    return file.name.lower().endswith((".nii", ".nii.gz", *_DICOM))
+
+
+def _scans(path: Path, files: Sequence[Path]) -> Sniffed:
+    """Cases of a folder: NIfTI files, channels (x_0000, x_0001) as one, and folders of DICOM; masks and imagesTs are none."""
+    places = [file.parent if file.suffix.lower() in _DICOM else file for file in files if _is_scan(file)]
+    below = {place.relative_to(path) for place in places}
+    masks = {each for each in below if any(part.lower().startswith(("label", "mask")) for part in each.parts[:-1])}
+    scans = [each for each in below - masks if each.parts[:1] != ("imagesTs",)]
+    is_named_alike = bool({each.name for each in masks} & {each.name for each in scans})
+    cases = {each.as_posix() if is_named_alike else _CHANNEL.sub("", each.as_posix()) for each in scans}
+    is_classes = len({case.split("/")[0] for case in cases}) > 1 and all("/" in case for case in cases)
+    task = "segmentation" if masks else "classification" if is_classes else None
+    because = f"folder of {'DICOM' if any(place.is_dir() for place in places) else 'NIfTI'} scans"
+    return Sniffed("medical", len(cases), task, f"{because}{' with masks' if masks else ''}")
 
 
 def _num_sentences(path: Path) -> int:

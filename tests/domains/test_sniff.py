@@ -117,3 +117,24 @@ def test_a_header_alone_and_a_broken_parquet_file_are_refused(tmp_path):
         sniff(tmp_path / "head.csv")
     with pytest.raises(DataError, match="not a readable Parquet file"):
         sniff(tmp_path / "bad.parquet")
+
+
+def test_cases_of_scans_are_counted_without_their_masks_channels_and_the_test_set(tmp_path):
+    def put(*names):
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+
+    put("nnunet/dataset.json", "nnunet/imagesTs/z_0000.nii.gz")
+    put(*(f"nnunet/imagesTr/c{n}_{k:04d}.nii.gz" for n in range(3) for k in range(2)))
+    put(*(f"nnunet/labelsTr/c{n}.nii.gz" for n in range(3)))
+    put(*(f"plain/{kind}/sub-1/scan_{n:04d}.nii" for kind in ("images", "masks") for n in range(4)))
+    put(*(f"dicom/{label}/p{n}/{k}.dcm" for label in "ab" for n in range(2) for k in range(5)))
+    put(*(f"new/p{n}/{k}.IMA" for n in range(2) for k in range(5)))
+    found = [sniff(tmp_path / name) for name in ("nnunet", "plain", "dicom", "new")]
+    assert [(each.type, each.num_rows, each.task) for each in found] == [
+        ("medical", 3, "segmentation"),
+        ("medical", 4, "segmentation"),
+        ("medical", 4, "classification"),
+        ("medical", 2, None),
+    ]
