@@ -335,6 +335,10 @@ def _layout_doubts(described: Description, cases: Sequence[Case]) -> list[str]:
     said: list[str] = []
     if described.num_training not in (None, len(cases)):
         said.append(Doubt(f"dataset.json speaks of {described.num_training} training cases, and {len(cases)} are here"))
+    names = {case.name for case in cases}
+    owned = [stem(Path(case.mask).name) if case.mask and described.training else case.name for case in cases]
+    if crossed := sum(mask != case.name and mask in names for mask, case in zip(owned, cases, strict=True)):
+        said.append(Doubt(f"dataset.json gives {crossed} cases the mask that is called like another case"))
     masks = Counter(case.mask for case in cases if case.mask)
     if shared := sum(num for num in masks.values() if num > 1):
         said.append(Doubt(f"{shared} cases share a mask file with another"))

@@ -293,6 +293,11 @@ def test_a_list_of_cases_says_which_mask_is_whose_and_what_it_leaves_out_is_told
     assert "speaks of 9 training cases, and 5 are here" in said
 
 
+def test_masks_that_a_list_hands_around_are_told(folder):
+    describe(folder, [(f"c{number:02d}", f"c{(number + 1) % 5:02d}") for number in range(5)])
+    assert any("5 cases the mask that is called like another" in note for note in data.read(folder, Request()).notices)
+
+
 def test_a_list_without_the_numbers_of_channels_finds_them_and_one_of_other_files_is_not_heeded(folder):
     for number in range(5):
         (folder / "imagesTr" / f"c{number:02d}.nii.gz").rename(folder / "imagesTr" / f"c{number:02d}_0000.nii.gz")
