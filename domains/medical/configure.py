@@ -120,7 +120,9 @@ def _given(options: Any) -> dict[str, Any]:
             found = json.loads(Path(options.plan).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"options.plan {options.plan}: not readable as JSON ({error}).") from None
-        found = found.get("estimates", found).get("configuration", found) if isinstance(found, Mapping) else {}
+        for key in ("plan", "estimates", "configuration"):  # all that `zoo plan --json` prints, or a run's plan.json
+            inner = found.get(key) if isinstance(found, Mapping) else None
+            found = inner if isinstance(inner, Mapping) else found
         if not isinstance(found, dict) or not found:
             known = ", ".join(Configuration.model_fields)
             raise UsageError(f"options.plan {options.plan}: give an object with any of {known}.")

@@ -83,6 +83,9 @@ def test_a_plan_can_be_edited_and_given_back(tmp_path):
     again = plan_of((64, 64, 64), (1, 1, 1), options=Options(plan=str(tmp_path / "plan.json")))
     assert again.features == (4,) * len(first.features)
     assert again.mirror == ("x", "y")
+    printed = {"schema_version": 1, "plan": {"estimates": {"configuration": edited}}, "forecast": None}
+    (tmp_path / "printed.json").write_text(json.dumps(printed))
+    assert plan_of((64, 64, 64), (1, 1, 1), options=Options(plan=str(tmp_path / "printed.json"))) == again
     (tmp_path / "plan.json").write_text(json.dumps({**edited, "pach": 3}))
     with pytest.raises(UsageError, match="pach"):
         plan_of((64, 64, 64), (1, 1, 1), options=Options(plan=str(tmp_path / "plan.json")))
