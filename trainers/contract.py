@@ -258,7 +258,8 @@ class Learner(Protocol):
     """The outer contract: everything that learns.
 
     `predict` gets rows without the target and answers every one of them, in order. `resumable` says whether `fit`
-    continues from what it left in `watch.folder`.
+    continues from what it left in `watch.folder`. A learner whose answers are files may have `predict_soft`, as `predict`, with
+    values of a class whose `mean(values)` is one answer of several learners; without it folds and seeds answer one by one.
     """
 
     resumable: bool

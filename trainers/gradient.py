@@ -127,6 +127,17 @@ class GradientLearner:
             raise RuntimeError("predict() before fit() or load(): there is no model yet.")
         return predict_rows(self.task, rows, self.settings, self.plan, self.batch, self.ranks)
 
+    def predict_soft(self, rows: Any) -> Predictions:
+        """As `predict`; by tasks that have `is_soft`, with answers that have a mean."""
+        if not hasattr(self.task, "is_soft"):
+            return self.predict(rows)
+        task: Any = self.task
+        task.is_soft = True
+        try:
+            return self.predict(rows)
+        finally:
+            task.is_soft = False
+
     def save(self, folder: Path) -> None:
         """Write statistics.json and model.safetensors (weights and buffers, tied ones once)."""
         if self.task is None or self.statistics is None:

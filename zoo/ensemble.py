@@ -1,7 +1,7 @@
 """Finished runs as answerers: one run, or several below one folder (folds, seeds) whose mean answers."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from domains import metrics as scoring
 from domains.contract import Facts
-from trainers.contract import JSON, Predictions
+from trainers.contract import JSON, Predictions, as_objects
 from trainers.errors import UsageError
 from zoo import finished, report, saved
 from zoo.finished import Run
@@ -32,13 +32,13 @@ class Ensemble:
 
     @property
     def answers_with_files(self) -> bool:
-        """Never: files have no mean."""
-        return False
+        """As of its runs."""
+        return (saved.members(self.folder)[0] / report.FILES).is_dir()
 
     def predict(self, data: Any, *, encoding: str | None = None) -> Any:
-        """As `Run.predict`: mean probabilities and the class that they name, or mean numbers.
+        """As `Run.predict`: mean probabilities and the class that they name (masks of scans: in each voxel), or mean numbers.
 
-        Raises UsageError where answers have no mean (texts, tags, masks); it names a run to ask instead.
+        Raises UsageError where answers have no mean (texts, tags); it names a run to ask instead.
         """
         ids, predictions = self.answers(data, encoding=encoding, say=warn)
         return report.prediction_frame(ids, predictions, like=data)
@@ -47,7 +47,7 @@ class Ensemble:
         """The ids and the mean answers of every row, in order."""
         ids, found = None, []
         for run in self._runs():
-            ids, predictions = run.answers(data, encoding=encoding, say=say)
+            ids, predictions = run.answers(data, encoding=encoding, say=say, soft=True)
             say = None  # what is odd in the rows need not be told by every run
             found.append(self._with_mean(predictions))
         return ids, mean_of(found)
@@ -60,7 +60,7 @@ class Ensemble:
         for run in self._runs():
             table, groups = run.labelled(data, **how)
             how = {**how, "say": None}
-            found.append(self._with_mean(run.answer(table)))
+            found.append(self._with_mean(run.answer(table, soft=True)))
         answers = mean_of(found)
         finished.say_unanswered(answers, say)
         return scoring.scores(domain.metrics(Facts.from_json(described["facts"])), table.target(), answers, groups)
@@ -69,7 +69,7 @@ class Ensemble:
         return (finished.load(each, device=self.device, sets=self.sets) for each in saved.members(self.folder))
 
     def _with_mean(self, predictions: Predictions) -> Predictions:
-        if predictions.kind in _MEANS:
+        if predictions.kind in _MEANS or _have_mean(predictions):
             return predictions
         one = saved.members(self.folder)[0]
         raise UsageError(
@@ -93,6 +93,8 @@ def mean_of(found: Sequence[Predictions]) -> Predictions:
     A class that a model does not know has probability 0 for it. Raises KeyError for kinds that have no mean.
     """
     kind = found[0].kind
+    if kind == "file":
+        return _mean_files(found)
     names = tuple(sorted({name for each in found for name in each.classes})) if kind == "label" else found[0].classes
     total = np.zeros((len(found[0]), 1 if kind == "number" else len(names)))
     count = np.zeros(len(total))
@@ -104,6 +106,20 @@ def mean_of(found: Sequence[Predictions]) -> Predictions:
         mean = _MEANS[kind](total / count[:, None], names)
     problems = tuple("" if n else why for n, why in zip(count, found[0].problems, strict=True))
     return Predictions(mean.kind, mean.values, mean.scores, mean.classes, problems)
+
+
+def _have_mean(predictions: Predictions) -> bool:
+    return predictions.kind == "file" and all(value is None or hasattr(value, "mean") for value in predictions.values)
+
+
+def _mean_files(found: Sequence[Predictions]) -> Predictions:
+    """As `mean_of`, of files of a class with a mean (`contract.Learner.predict_soft`)."""
+    values: list[Any] = []
+    for each in zip(*(predictions.values for predictions in found), strict=True):
+        known = [value for value in each if value is not None]
+        values.append(type(known[0]).mean(known) if known else None)
+    problems = ["" if value is not None else why for value, why in zip(values, found[0].problems, strict=True)]
+    return replace(found[0], values=as_objects(values), problems=tuple(problems))
 
 
 def _columns(predictions: Predictions, names: tuple[str, ...]) -> np.ndarray:

@@ -101,9 +101,12 @@ class Run:
                 "if they are the same, the score flatters"
             )
 
-    def answer(self, table: Any) -> Predictions:
-        """The answers to rows that were read, without a look at their target."""
-        return self._learner.predict(table.without_target())
+    def answer(self, table: Any, *, soft: bool = False) -> Predictions:
+        """The answers to rows that were read, without a look at their target. soft: such as have a mean with those of other
+        runs, where the learner can give them."""
+        ask = getattr(self._learner, "predict_soft", self._learner.predict) if soft else self._learner.predict
+        answers: Predictions = ask(table.without_target())
+        return answers
 
     def _request(self, target: str | None, labels: str | None = None, encoding: str | None = None) -> Request:
         """As the training file was read; an encoding that is named holds instead of its."""
@@ -114,8 +117,10 @@ class Run:
     def _config(self) -> JSON:
         return read_config(self.folder / "config.yaml")
 
-    def answers(self, data: Any, *, encoding: str | None = None, say: Say = None) -> tuple[Any, Predictions]:
-        """The ids and the answers of every row, in order; data None is the recipe's demo."""
+    def answers(
+        self, data: Any, *, encoding: str | None = None, say: Say = None, soft: bool = False
+    ) -> tuple[Any, Predictions]:
+        """The ids and the answers of every row, in order; data None is the recipe's demo. soft: as of `answer`."""
         recipe = load_registry().get(self.plan.recipe)
         domain = domain_of(recipe)
         if data is None and not self._config()["demo"]:
@@ -126,8 +131,7 @@ class Run:
         tell(reading.notices, say)
         reasons = {row.position: row.reason for row in reading.bad}
         good = np.array([i for i in range(len(reading.table)) if i not in reasons], dtype=np.int64)
-        rows = reading.table.take(good).without_target()
-        found = self._learner.predict(rows) if len(good) else None
+        found = self.answer(reading.table.take(good), soft=soft) if len(good) else None
         facts = Facts.from_json(self.plan.facts)
         return reading.table.ids, report.spread(found, good, len(reading.table), reasons, facts.classes)
 

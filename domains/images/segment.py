@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch.nn import functional as F
 
 from domains.contract import Facts
 from domains.images.labelled import FILE
 from domains.images.mask_files import IGNORED, MaskPicture
 from domains.images.mask_views import PairShelf, Whole, shelved, training_pair, whole
+from domains.images.soft_masks import SoftPicture, on_picture
 from domains.images.unet import Unet
 from domains.shared import timm_backbone as nets
 from domains.shared.convolutions import batch_norms, hold_statistics, keep_depthwise_in_float32
@@ -39,8 +39,6 @@ STEP = 32
 """Sides are multiples of the largest stride of usual networks."""
 LARGEST_SIDE = 512
 _STORED_MARGIN = 1.25
-_MOST_LOGITS = 1 << 28
-"""Numbers of an answer that is enlarged smoothly; a larger one takes the nearest pixel."""
 
 
 class Options(BaseModel):
@@ -127,6 +125,7 @@ class SegmentTask:
     def __init__(self, model: Unet, options: Options, facts: Facts, fitted: JSON) -> None:
         self.model: torch.nn.Module = model
         self.options, self.config, self.values = options, fitted["pictures"], tuple(facts.schema["values"])
+        self.is_soft = False
         self.side, self.megapixels = stored_side(self.config), facts.sizes["megapixels"]
         self.freezes_bn = options.freeze_bn and fitted["backbone"]["weights"] is not None
         self.min_rows = 2 if batch_norms(model) and not self.freezes_bn else 1
@@ -198,12 +197,10 @@ class SegmentTask:
         logits = model(nets.normalised(pictures, self.config)).float()
         return Predictions.of_files([self._mask(logits[i], place) for i, place in enumerate(places)])
 
-    def _mask(self, logits_KHW: torch.Tensor, place: Whole) -> MaskPicture | None:
+    def _mask(self, logits_KHW: torch.Tensor, place: Whole) -> MaskPicture | SoftPicture | None:
         inner = logits_KHW[:, : place.inner[0], : place.inner[1]]
         if not bool(torch.isfinite(inner).all()):
             return None
-        if len(inner) * math.prod(place.source) <= _MOST_LOGITS:
-            inner = F.interpolate(inner[None], size=place.source, mode="bilinear", align_corners=False)[0]
-            return MaskPicture.of(inner.argmax(dim=0).cpu().numpy(), self.values)
-        classes = F.interpolate(inner.argmax(dim=0)[None, None].float(), size=place.source, mode="nearest-exact")
-        return MaskPicture.of(classes[0, 0].cpu().numpy(), self.values)
+        if self.is_soft:
+            return SoftPicture.of(inner.softmax(dim=0), place.source, self.values)
+        return on_picture(inner, place.source, self.values)

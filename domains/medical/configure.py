@@ -114,7 +114,7 @@ def configured(facts: Facts, options: Any, machine: Machine, *, batch_size: int)
 
 def _given(options: Any) -> dict[str, Any]:
     """What a person fixed: the plan file, then single options over it."""
-    found: dict[str, Any] = {}
+    found: Any = {}
     if options.plan is not None:
         try:
             found = json.loads(Path(options.plan).read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from domains.medical.configure import Configuration
 from domains.medical.prepare import intensities
 from domains.medical.task import MaskTask
 from trainers.checkpoint import write_json
-from trainers.contract import JSON, Plan, Predictions, Watch
+from trainers.contract import JSON, Plan, Predictions, Watch, as_objects
 from trainers.gradient import GradientLearner
 
 _PIECES = "components.json"
@@ -76,6 +77,12 @@ class MaskLearner:
     def predict(self, rows: Any) -> Predictions:
         """The mask of every case."""
         return filtered(self.inner.predict(rows), self.pieces["classes"])
+
+    def predict_soft(self, rows: Any) -> Predictions:
+        """The probabilities of every case, which have a mean with those of other networks."""
+        found = self.inner.predict_soft(rows)
+        pieces = tuple(self.pieces["classes"])
+        return replace(found, values=as_objects([each and replace(each, pieces=pieces) for each in found.values]))
 
     def save(self, folder: Path) -> None:
         """Weights, statistics, and which classes keep one piece."""

@@ -81,13 +81,24 @@ def resampled(values: np.ndarray, factors: Sequence[float], *, order: int) -> np
 
 def restored(probabilities_KDHW: torch.Tensor, geometry: Geometry, plan: Configuration) -> np.ndarray:
     """(x, y, z) uint8: the most probable class of each voxel of the source, in the order of its file."""
+    classes = _on_grid(probabilities_KDHW, geometry, plan).argmax(dim=0).to(torch.uint8).cpu().numpy()
+    return geometry.from_ras(np.transpose(classes, np.argsort(plan.axes)))
+
+
+def restored_probabilities(probabilities_KDHW: torch.Tensor, geometry: Geometry, plan: Configuration) -> np.ndarray:
+    """(K, x, y, z) float32: the probabilities in each voxel of the source, in the order of its file."""
+    found = _on_grid(probabilities_KDHW, geometry, plan).detach().float().cpu().numpy()
+    return np.stack([geometry.from_ras(np.transpose(each, np.argsort(plan.axes))) for each in found])
+
+
+def _on_grid(probabilities_KDHW: torch.Tensor, geometry: Geometry, plan: Configuration) -> torch.Tensor:
+    """Resampled to the voxels of the source, axes as the plan has them."""
     shape = [_ras_shape(geometry)[axis] for axis in plan.axes]
     if list(probabilities_KDHW.shape[1:]) != shape:
         probabilities_KDHW = torch.nn.functional.interpolate(
             probabilities_KDHW[None].float(), size=shape, mode="trilinear", align_corners=False
         )[0]
-    classes = probabilities_KDHW.argmax(dim=0).to(torch.uint8).cpu().numpy()
-    return geometry.from_ras(np.transpose(classes, np.argsort(plan.axes)))
+    return probabilities_KDHW
 
 
 def _factors(geometry: Geometry, plan: Configuration) -> list[float]:

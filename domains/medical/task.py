@@ -14,8 +14,9 @@ from domains.medical.augment import training_patch
 from domains.medical.configure import Configuration
 from domains.medical.losses import deep_losses
 from domains.medical.masked import IMAGES
-from domains.medical.prepare import Prepared, prepare, restored
+from domains.medical.prepare import Prepared, prepare, restored, restored_probabilities
 from domains.medical.shelf import Shelf, shelve
+from domains.medical.soft_masks import SoftMask
 from domains.medical.volumes import Mask
 from trainers.contract import JSON, Batch, Predictions, Role
 
@@ -28,7 +29,7 @@ class MaskTask:
     """Meets `trainers.contract.Task`. One example is one case; each time it is drawn, one patch of it is seen.
 
     model: gives a list of logits from full resolution down while it trains, and then the first alone; its `heads` are those
-    of classes.   cache: a folder that outlives the run.
+    of classes.   cache: a folder that outlives the run.   is_soft: answer with probabilities, which have a mean.
     """
 
     couples_rows = False
@@ -39,6 +40,7 @@ class MaskTask:
     ) -> None:
         self.model, self.options, self.plan = model, options, plan
         self.intensities, self.cache = fitted["intensities"], cache
+        self.is_soft = False
 
     def roles(self) -> Mapping[str, Role]:
         """Kernels, norms and the heads."""
@@ -82,12 +84,14 @@ class MaskTask:
         """A mask for every case, in the geometry of its file."""
         return Predictions.of_files([self._mask(model, case) for case in inputs])
 
-    def _mask(self, model: torch.nn.Module, case: Prepared) -> Mask | None:
+    def _mask(self, model: torch.nn.Module, case: Prepared) -> Mask | SoftMask | None:
         device = next(model.parameters()).device
         image = torch.from_numpy(case.image)[None].to(device)
         found = self._probabilities(model, image)
         if not bool(torch.isfinite(found).all()):
             return None
+        if self.is_soft:
+            return SoftMask.of(restored_probabilities(found, case.geometry, self.plan), case.geometry)
         return Mask.of(restored(found, case.geometry, self.plan), case.geometry)
 
     def _probabilities(self, model: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:

@@ -10,11 +10,13 @@ from domains.contract import Doubt, Facts, Request
 from domains.images import data, mask_scores, segment
 from domains.images.mask_files import IGNORED, MaskPicture, MaskPng, class_values, read_mask
 from domains.images.mask_views import training_pair
+from domains.images.soft_masks import SoftPicture
 from domains.images.unet import Unet
 from domains.metrics import scores as scored
 from domains.sniff import sniff
 from trainers.contract import Predictions
 from trainers.errors import DataError, UsageError
+from zoo.ensemble import mean_of
 
 MASKS = Request(task="segmentation")
 
@@ -329,6 +331,22 @@ def test_an_answer_has_the_size_of_its_file_and_lies_where_the_picture_does(fold
     ).values
     assert answer.array().shape == (50, 80)
     assert np.mean((answer.array() == 1) == (pixels[..., 0] > 0)) > 0.97
+
+
+def test_folds_answer_with_the_class_of_the_highest_mean_probability_also_at_other_sizes():
+    rng = np.random.default_rng(0)
+    probabilities = [torch.from_numpy(rng.dirichlet(np.ones(3), (10, 14)).transpose(2, 0, 1)) for _ in range(3)]
+    softs = [Predictions.of_files([SoftPicture.of(each, (10, 14), (0, 1, 7))]) for each in probabilities]
+    found = mean_of(softs).values[0]
+    mean = np.mean([each.numpy() for each in probabilities], axis=0)
+    clear = np.sort(mean, axis=0)[2] - np.sort(mean, axis=0)[1] > 1 / 255
+    assert (found.array() == mean.argmax(axis=0))[clear].all()
+    assert (found.values, clear.mean() > 0.95) == ((0, 1, 7), True)
+    halves = torch.zeros(3, 20, 28)
+    halves[1, :10], halves[2, 10:] = 1, 1  # of a network that saw the picture larger, and is sure
+    sure = mean_of([softs[0], *[Predictions.of_files([SoftPicture.of(halves, (10, 14), (0, 1, 7))])] * 3]).values[0]
+    assert (sure.array()[:5] == 1).all()
+    assert (sure.array()[5:] == 2).all()
 
 
 def test_two_pictures_of_one_name_are_refused_and_none_is_dropped(folder):

@@ -1,6 +1,7 @@
 """The parts of the nnU-Net recipe against closed forms, MONAI and SciPy."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import nibabel as nib
@@ -17,6 +18,7 @@ from domains.medical.demo import phantoms
 from domains.medical.network import Unet
 from domains.medical.nnunet import Options
 from domains.medical.shelf import StoredCase, shelve
+from domains.medical.soft_masks import SoftMask
 from domains.medical.task import MaskTask
 from domains.medical.volumes import Geometry, Mask
 from domains.metrics import scores as scored
@@ -24,6 +26,7 @@ from domains.shared.mask_losses import class_overlaps, pixel_losses
 from tests.domains.dicom_files import write_series
 from trainers.contract import Machine, Predictions
 from trainers.errors import UsageError
+from zoo.ensemble import mean_of
 
 
 def facts(voxels, spacing, channels=("MRI",), names=("background", "organ")):
@@ -306,6 +309,9 @@ def test_a_mask_lies_on_the_voxels_of_its_series_or_file_with_the_same_shape_and
     plan = plan_of((12, 9, 10), look.geometry.spacing)
     task = MaskTask(Brighter(), Options(test_mirror=False), plan, {"intensities": [{}]})
     (answer,) = task.predict(Brighter(), task.collate(rows)).values
+    task.is_soft = True
+    (soft,) = task.predict(Brighter(), task.collate(rows)).values
+    assert (SoftMask.mean([soft]).array() == answer.array()).all()
     answer.write(tmp_path / "mask.nii.gz")
     mask = nib.load(tmp_path / "mask.nii.gz")
     assert (np.asarray(mask.dataobj) == (stored > stored.mean())).all()
@@ -313,6 +319,29 @@ def test_a_mask_lies_on_the_voxels_of_its_series_or_file_with_the_same_shape_and
         assert np.allclose(mask.affine, nib.load(path).affine)
     else:  # of the last voxel, in DICOM's coordinates: 0.75 mm to the left, 0.5 mm backwards, 2 mm up
         assert np.allclose(mask.affine @ [11, 8, 9, 1], [-(1 + 11 * 0.75), -(2 + 8 * 0.5), 18, 1])
+
+
+def test_folds_answer_with_the_class_of_the_highest_mean_probability():
+    rng, space = np.random.default_rng(0), geometry((9, 8, 7))
+    probabilities = rng.dirichlet(np.ones(3), (3, 9, 8, 7)).transpose(0, 4, 1, 2, 3)  # of three networks
+    softs = [SoftMask.of(each, space) for each in probabilities]
+    (found, none) = mean_of([Predictions.of_files([soft, None]) for soft in softs]).values
+    mean = probabilities.mean(axis=0)
+    clear = np.sort(mean, axis=0)[2] - np.sort(mean, axis=0)[1] > 1 / 255
+    assert (found.array() == mean.argmax(axis=0))[clear].all()
+    assert clear.mean() > 0.95
+    assert none is None
+    one_missing = mean_of([Predictions.of_files([soft]) for soft in (softs[0], None, softs[1])]).values[0]
+    assert (one_missing.array() == probabilities[:2].mean(axis=0).argmax(axis=0)).mean() > 0.95
+
+
+def test_stray_pieces_go_where_most_networks_drop_them():
+    space, certain = geometry((9, 9, 9)), np.zeros((2, 9, 9, 9))
+    certain[1, :4], certain[1, 7] = 1, 1
+    certain[0] = 1 - certain[1]
+    softs = [replace(SoftMask.of(certain, space), pieces=pieces) for pieces in ((1,), (1,), ())]
+    assert SoftMask.mean(softs).array()[7].sum() == 0
+    assert SoftMask.mean(softs[1:]).array()[7].sum() == 81
 
 
 def test_a_run_shows_dice_of_every_class_and_the_hausdorff_distance_with_intervals():
