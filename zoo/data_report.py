@@ -56,6 +56,8 @@ def check_data(domain: Any, data: Any, request: Request, *, skip_bad: bool, fast
     refuse_unread(domain, request)
     reading = domain.read(accepted(data), request)
     usable = usable_rows(reading, data, skip_bad=True)
+    if not skip_bad:  # then none was skipped: training would stop
+        usable = replace(usable, notices=reading.notices)
     request = replace(request, group=request.group or reading.group)
     keys = domain.keys(usable.table, reading.task, request, fast=fast)
     found = report_of(domain, usable, reading, request, keys)

@@ -24,7 +24,7 @@ from domains.shared.frames import FrameTable
 from domains.shared.groupings import joined
 from domains.shared.label_sets import label_names, rarest_labels
 from domains.shared.paths import existing
-from domains.shared.pictures import SUFFIXES, PictureError, Print, dim_pictures, in_threads, try_print
+from domains.shared.pictures import NO_FILE, SUFFIXES, PictureError, Print, dim_pictures, in_threads, try_print
 from domains.shared.targets import class_names
 from trainers.errors import DataError, UsageError, did_you_mean
 
@@ -169,7 +169,7 @@ def _from_folder(root: Path, request: Request) -> Reading:
             "or give a table (CSV) with a column of paths and one of labels."
         )
     if request.facts is None:
-        class_names(labels, f"{root}: the class folders")
+        class_names(labels, f"{root}: the folder")
     notices = [*listing.notices, *_class_notices(listing.pictures, request.facts)]
     return reading_of(root, files, values=labels, target=FOLDER_TARGET, bad=bad, parts=parts, notices=notices)
 
@@ -262,7 +262,7 @@ def reading_of(
         found = looks.get(file or "")
         if isinstance(found, PictureError) and i not in reasons:
             place = str(root / str(file)) if rows is None else f"{rows.places[i]} ({file})"
-            reasons[i] = BadRow(i, place, str(found))
+            reasons[i] = BadRow(i, place, f"{found} below {root}" if rows and f"{found}" == NO_FILE else str(found))
     prints = {file: found for file, found in looks.items() if isinstance(found, Print)}
     context: dict[str, Any] = {"kind": kind, "root": str(root), "prints": prints, "parts": parts or {}}
     context |= {"copies": dict(zip(prints, copy_groups(list(prints.values())).tolist(), strict=True)) if target else {}}
@@ -297,17 +297,29 @@ def _copy_notices(table: FrameTable, good: list[int]) -> list[str]:
         members.setdefault(code, []).append(i)
     sets = [m for m in members.values() if len(m) > 1]
     parts = table.context["parts"]
-    across = [m for m in sets if len({parts.get(files[i], "") for i in m}) > 1]
-    differing = [m for m in sets if len({labels[i] for i in m}) > 1]
+    across = _different(sets, [parts.get(file, "") for file in files], files)
+    differing = _different(sets, labels, files)
     notices: list[str] = []
     if across:
-        said = f"{len(across)} pictures are in more than one given part, so scores flatter: {_some(across, files)}"
+        said = f"{len(across)} pictures are in more than one given part, so scores flatter: {_some(across)}"
         notices.append(Doubt(said))
     if differing:
-        notices.append(Doubt(f"{len(differing)} pictures have copies with another target: {_some(differing, files)}"))
+        notices.append(Doubt(f"{len(differing)} pictures have copies with another target: {_some(differing)}"))
     return notices
 
 
-def _some(sets: list[list[int]], files: list[str]) -> str:
-    shown = [" = ".join(files[i] for i in m[:3]) for m in sets[:_FEW]]
-    return "; ".join(shown) + ("; ..." if len(sets) > _FEW else "")
+def _different(sets: list[list[int]], kinds: Sequence[Any] | np.ndarray, files: list[str]) -> list[str]:
+    """Of each set whose rows are of several kinds one row of each, in words."""
+    firsts = [{kinds[i]: i for i in reversed(members)} for members in sets]
+    return [
+        " = ".join(
+            f"{files[i]} ({', '.join(kind) if isinstance(kind, tuple) else kind})"
+            for kind, i in sorted(first.items(), key=lambda found: found[1])
+        )
+        for first in firsts
+        if len(first) > 1
+    ]
+
+
+def _some(sets: list[str]) -> str:
+    return "; ".join(sets[:_FEW]) + ("; ..." if len(sets) > _FEW else "")

@@ -63,13 +63,14 @@ def labelled(root: Path) -> Listing:
     for file in _pictures(root, listing):
         found = _with_part(file) if by_part else _with_class(file, file.split("/"))
         if by_part and (not found.part or (found.label is None and found.part != "train")):
-            top = file.split("/")[0]
+            top = file.split("/")[0] if "/" in file else ""
             skipped[top] = skipped.get(top, 0) + 1
         else:
             listing.pictures.append(found)
     for name, count in sorted(skipped.items()):
         why = "it has no class folders" if part_of(name) else "it is none of train, valid, test"
-        listing.notices.append(f"pictures under {name}/ are not used ({count}): {why}")
+        place = f"under {name}/" if name else "outside of every folder"
+        listing.notices.append(f"pictures {place} are not used ({count}){f': {why}' if name else ''}")
     listing.notices += _inner_folders(listing.pictures, by_part)
     listing.notices += [*_empty_classes(root, listing, by_part), *_about_ignored(listing.ignored)]
     return listing

@@ -133,6 +133,11 @@ def _target_column(frame: pd.DataFrame, request: Request, path_column: str, wher
     if request.target is not None and task_named(request) == LABEL_SETS:
         return request.target if target_columns(frame, request.target, where) else None
     if request.target is not None:
+        several = request.target.split(",")
+        if request.target not in frame and len(several) > 1 and all(name in frame for name in several):
+            raise DataError(
+                f"{where}: --target {request.target} names {len(several)} columns of labels: say --task multilabel."
+            )
         return choose_column(frame, request.target, where, "--target")
     if request.facts is not None:
         return None

@@ -30,6 +30,8 @@ def path_problem(file: str | None, root: Path, column: str, *, anywhere: bool = 
         return f"{file!r} cannot be followed: {error}"
     if not anywhere and not target.is_relative_to(root.resolve()):
         return f"{file!r} leads outside the folder of the table. Put it beside or below the table."
+    if "\\" in file and not target.exists():
+        return f"there is no {file!r}: write / for \\ between folders"
     return f"{file!r} is a pipe or a device, no file" if is_special(target) else ""
 
 

@@ -24,6 +24,7 @@ MAX_PIXELS = 100_000_000
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 # Pillow's other readers (PostScript, layered and medical formats) run more code than anyone here needs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+NO_FILE = "no such file"
 _MOST_THREADS = 8
 _TOP = 65_535
 _DIM = 4_095
@@ -180,7 +181,7 @@ def _reason(path: Path, error: Exception) -> str:
     if isinstance(error, PictureError):
         return str(error)
     if not path.exists():
-        return "no such file"
+        return NO_FILE
     if path.is_dir():
         return "is a folder"
     if path.stat().st_size == 0:

@@ -20,6 +20,8 @@ MAX_CLASSES = 1000
 MOSTLY_NUMBERS = 0.9
 _WITH_COMMAS = r"\s*[-+]?[\d.]*\d,\d[\d,.]*\s*"
 
+_WORDS_FOR_NONE = " (cells like NA, None and null count as empty: give a class of such a name another one)"
+
 
 def infer_task(values: pd.Series, task: str | None = None, *, comma: bool = False) -> tuple[str, str]:
     """The task that a target column asks for, and a notice where that was a judgement ('' where it was not).
@@ -100,7 +102,7 @@ def class_names(labels: np.ndarray | Sequence[str | None], subject: str = "the t
     """
     names = {str(label) for label in labels if label is not None}
     if len(names) < 2:
-        only = f"only one class ({names.pop()!r})" if names else "no class at all"
+        only = f"only one class ({names.pop()!r})" if names else f"no class at all{_WORDS_FOR_NONE}"
         raise DataError(f"{subject} has {only}; classification needs two or more. Check --target and the rows.")
     try:
         return tuple(sorted(names, key=lambda name: (float(name), name)))
@@ -133,7 +135,8 @@ def bad_targets(
     another column.
     """
     missing = values.isna().to_numpy()
-    reasons = {int(i): f"no value in target column {values.name!r}" for i in np.flatnonzero(missing)}
+    none = f"no value in target column {values.name!r}{_WORDS_FOR_NONE if task == 'classification' else ''}"
+    reasons = {int(i): none for i in np.flatnonzero(missing)}
     numbers = as_numbers(values, comma=comma)[0] if task == "regression" else np.zeros(len(values))
     unusable, too_large = ~np.isfinite(numbers), np.isfinite(numbers) & (np.abs(numbers) > LARGEST)
     for i in np.flatnonzero(unusable & ~missing):

@@ -237,7 +237,15 @@ def test_a_table_may_not_leave_its_folder_not_even_by_a_link(tmp_path):
     assert [row.position for row in reading.bad] == [2, 3, 4, 5, 6]
     assert reading.bad[0].place == "train.csv line 4"
     assert "../secret.png" in reading.bad[0].reason
-    assert reading.bad[-1].reason == "no such file"
+    assert reading.bad[-1].reason == f"no such file below {folder}"
+
+
+def test_several_target_columns_ask_for_the_task_that_takes_them(tmp_path):
+    root = classes(tmp_path, "a")
+    frame = pd.DataFrame({"path": [f"a/{i}.png" for i in range(8)], "r": [0, 1] * 4, "g": [1, 1, 0, 0] * 2})
+    frame.to_csv(root / "t.csv", index=False)
+    with pytest.raises(DataError, match="names 2 columns of labels: say --task multilabel"):
+        data.read(root / "t.csv", Request("r,g"))
 
 
 def test_a_few_labelled_pictures_are_enough_for_a_score(tmp_path):
@@ -247,6 +255,18 @@ def test_a_few_labelled_pictures_are_enough_for_a_score(tmp_path):
     )
     reading = data.read(tmp_path / "t.csv", Request("class", facts=facts))
     assert (reading.bad, list(reading.table.target())) == ((), ["r", "g", "b"])
+
+
+def test_paths_that_lead_nowhere_say_where_was_looked_and_what_to_write(tmp_path):
+    classes(tmp_path, "ab")
+    pd.DataFrame({"path": ["a/0.png", "0.png", r"a\1.png"], "class": list("aba")}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
+    backslash, nowhere = sorted(
+        (row.reason for row in data.read(tmp_path / "t.csv", Request(task="classification")).bad), reverse=True
+    )
+    assert nowhere == f"no such file below {tmp_path}"
+    assert "write / for" in backslash
 
 
 def test_a_table_of_paths_and_numbers_is_regression_and_ids_may_be_named(tmp_path):
@@ -298,9 +318,15 @@ def test_without_copies_the_split_is_stratified(tmp_path):
 def test_copies_across_given_parts_are_reported_and_not_moved(tmp_path):
     classes(tmp_path / "train", "ab")
     classes(tmp_path / "test", "ab", seed=2)
-    (tmp_path / "test" / "a" / "leak.png").write_bytes((tmp_path / "train" / "a" / "0.png").read_bytes())
+    for copy in ("train/a/01.png", "train/a/02.png", "test/a/leak.png", "test/b/leak.png"):
+        (tmp_path / copy).write_bytes((tmp_path / "train" / "a" / "0.png").read_bytes())
+    picture(tmp_path / "stray.png", 99)
     reading = data.read(tmp_path, Request())
-    assert any("1 pictures are in more than one given part" in notice for notice in reading.notices)
+    said = " | ".join(reading.notices)
+    assert "1 pictures are in more than one given part" in said
+    assert "test/a/leak.png (test) = train/a/0.png (train)" in said
+    assert "test/a/leak.png (a) = test/b/leak.png (b)" in said
+    assert "pictures outside of every folder are not used (1)" in said
     keys = data.keys(reading.table, reading.task, Request(), fast=False)
     split = make_split(keys, len(reading.table), seed=0)
     assert "test/a/leak.png" in np.array(reading.table.ids)[split.test]

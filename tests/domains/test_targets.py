@@ -76,6 +76,10 @@ def test_bad_targets_are_listed_with_their_places_and_reasons():
     assert "'x'" in bad[0].reason
     assert "no value" in bad[1].reason
     assert np.isnan(target_values(column(["1", "x", None, "inf"]), "regression")[1:]).all()
+    (none,) = bad_targets(column([None, "b", "b", "c"]), "classification", places)
+    assert "None and null count as empty" in none.reason
+    with pytest.raises(DataError, match=r"no class at all \(cells like NA, None"):
+        class_names([None, None])
     unknown = bad_targets(column(["yes", "yess"]), "classification", places, classes=("no", "yes"))
     assert "Did you mean yes" in unknown[0].reason
     with pytest.raises(DataError, match=r"not one of its 3 values \('x', 'y', 'z' ...\).*--target"):
