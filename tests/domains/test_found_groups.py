@@ -7,7 +7,7 @@ import pytest
 from domains.contract import Request
 from domains.folds import divide
 from domains.images import data as images
-from domains.medical import layout
+from domains.medical.patients import patients_of
 from domains.shared.groupings import equal_rows, joined
 from domains.shared.roles import FEWEST_GROUPS, found_group
 from domains.tabular import data as tabular
@@ -80,7 +80,11 @@ def test_pictures_of_a_patient_stay_whole_without_being_named(tmp_path):
 
 
 def test_scans_whose_names_begin_with_a_patient_belong_to_it():
-    assert layout.patient_of("patient003_1") == layout.patient_of("patient003_2") == "patient003"
+    assert patients_of(["patient003_1", "patient003_2", "patient004_1"])[0] == [
+        "patient003",
+        "patient003",
+        "patient004",
+    ]
 
 
 def test_rows_meet_in_groups_that_meet_in_either_grouping():
