@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from domains.contract import Doubt, Keys, Profile, Reading, Request, Split
-from domains.splits import codes
+from domains.splits import codes, make_split
 from trainers.contract import JSON
 from trainers.errors import DataError
 from zoo.data_in import Usable, accepted, named, refuse_unread, usable_rows
@@ -58,10 +58,24 @@ def check_data(domain: Any, data: Any, request: Request, *, skip_bad: bool, fast
     usable = usable_rows(reading, data, skip_bad=True)
     if not skip_bad:  # then none was skipped: training would stop
         usable = replace(usable, notices=reading.notices)
+    is_named = request.group is not None
     request = replace(request, group=request.group or reading.group)
     keys = domain.keys(usable.table, reading.task, request, fast=fast)
     found = report_of(domain, usable, reading, request, keys)
+    found["warnings"] += _split_doubts(keys, len(usable.table), is_named=is_named)
     return {"schema_version": 1, "data": named(data), "ok": skip_bad or not reading.bad, **found}
+
+
+def _split_doubts(keys: Keys, num_rows: int, *, is_named: bool) -> list[str]:
+    """What training would say of the split with seed 0."""
+    try:
+        evidence = make_split(keys, num_rows, seed=0, named=is_named).evidence
+    except DataError as error:
+        return [str(error)]
+    return [
+        *evidence["warnings"],
+        *([f"optimistic scores: {evidence['optimistic']}"] if "optimistic" in evidence else []),
+    ]
 
 
 def refuse_doubts(report: JSON, splits: Sequence[Split] = ()) -> None:

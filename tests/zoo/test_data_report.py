@@ -1,16 +1,19 @@
 """The data report of `zoo check --data` and of every run; what --strict refuses; the likeness across the sides of a split."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from domains.contract import Keys, Profile, Reading, Request
+from domains.shared.frames import FrameTable
 from trainers.contract import as_objects
 from trainers.errors import DataError, UsageError
 from zoo import run, saved
 from zoo.cli import main
-from zoo.data_report import class_counts
+from zoo.data_report import check_data, class_counts
 from zoo.leakage import leakage
 
 SMALL = {"train.rounds": 5, "train.max_depth": 2}
@@ -173,3 +176,16 @@ def test_every_label_of_several_columns_is_counted_and_what_is_not_known_is_no_c
     sets = as_objects([("a", "c?"), ("a", "b?"), ("c?",)])
     assert class_counts(sets, ["a", "b", "c"]) == {"a": 2, "b": 0, "c": 0}
     assert class_counts(as_objects([("x", "y"), ("y",)])) == {"x": 1, "y": 2}
+
+
+def test_groups_that_training_would_give_up_are_told():
+    rows = FrameTable(pd.DataFrame({"y": np.arange(20.0)}), [str(i) for i in range(20)], "y", {})
+    twins = SimpleNamespace(
+        __name__="domains.twins.data",
+        read=lambda data, request: Reading(rows, "regression", "y"),
+        keys=lambda *_, **__: Keys("grouped", "two families", group=["a", "b"] * 10),
+        profile=lambda *_: Profile(0),
+    )
+    found = check_data(twins, pd.DataFrame({"y": range(20)}), Request(), skip_bad=False, fast=False)
+    (said,) = found["warnings"]
+    assert said.startswith("optimistic scores: the groups leave a part without rows")
