@@ -298,7 +298,8 @@ def _looked(rows: Rows, request: Request, *, is_folder: bool) -> Reading:
         problem = each if isinstance(each, str) else _channel_fault(each, usual)
         bad += [BadRow(row, rows.places[row], problem)] if problem else []
     headers = [each.patient if isinstance(each, ScanLook) else "" for each in found]
-    patients, told = with_headers(rows.patients, headers) if request.group is None else (rows.patients, [])
+    uses_headers = request.group is None and rows.values is not None
+    patients, told = with_headers(rows.patients, headers) if uses_headers else (rows.patients, [])
     frame = pd.DataFrame({PATIENT: pd.Series(patients, dtype=object)})
     frame[SCAN] = pd.Series([str(file or "") for file in rows.files], dtype=object)
     if rows.target is not None and rows.values is not None:

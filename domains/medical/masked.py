@@ -6,11 +6,10 @@ declared whole numbers, nothing is NaN and all cases have the same channels, or 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,15 @@ from domains.contract import BadRow, Baseline, Doubt, Facts, Keys, Likeness, Met
 from domains.medical import layout
 from domains.medical.layout import IMAGE_NAMES, Case, Description
 from domains.medical.looks import LARGEST_LABEL, Fault, Look, expected_values, looked, unexpected
-from domains.medical.patients import USUAL_COLUMNS, of_column, patient_column, patients_of, with_headers
+from domains.medical.patients import (
+    USUAL_COLUMNS,
+    Owners,
+    of_column,
+    of_folder,
+    patient_column,
+    patients_of,
+    with_headers,
+)
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
 from domains.shared.groupings import equal_rows, joined
@@ -59,7 +66,7 @@ def read(data: Any, request: Request) -> Reading:
     if path.is_file() and not is_blind:
         raise DataError(f"{path}: one volume is enough to predict, not to learn. Give a folder with images and masks.")
     cases, described = (layout.unlabelled_cases(path), Description()) if is_blind else layout.labelled_cases(path)
-    owners = _patients(cases, request, path)
+    owners = of_folder([case.name for case in cases], [case.path or case.name for case in cases], request.group, path)
     if not is_blind and (path / "imagesTs").is_dir() and (path / "labelsTs").is_dir():
         told = "imagesTs/ and labelsTs/ are left out: a table of paths with a column 'split' makes them the test"
         owners = owners._replace(notices=[*owners.notices, told])
@@ -166,32 +173,6 @@ def _ras_shape(look: Look) -> tuple[int, ...]:
     return tuple(look.geometry.shape[int(np.flatnonzero(axes == axis)[0])] for axis in range(3))
 
 
-class Owners(NamedTuple):
-    """The patient of each case, what told them, and what to say of it."""
-
-    patients: list[str]
-    how: str
-    notices: Sequence[str] = ()
-
-
-def _patients(cases: Sequence[Case], request: Request, path: Path) -> Owners:
-    if request.group is None:
-        return Owners(*patients_of([case.path or case.name for case in cases]))
-    try:
-        pattern = re.compile(request.group)
-    except re.error as error:
-        raise UsageError(f"--group {request.group}: no regular expression ({error}).") from None
-    found = [pattern.search(case.name) or pattern.search(f"/{case.path}") for case in cases]
-    missing = [case.name for case, match in zip(cases, found, strict=True) if match is None]
-    if missing:
-        raise UsageError(
-            f"{path}: --group {request.group}: in a folder this is a regular expression whose (first group's) match in the "
-            f"name or path of a case is its patient, and {len(missing)} of {len(cases)} do not match, such as {missing[0]!r}."
-        )
-    named = [match[1] if match.re.groups else match[0] for match in found if match is not None]
-    return Owners(named, f"--group {request.group!r}")
-
-
 def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[Case], Owners]:
     where = "DataFrame" if isinstance(data, pd.DataFrame) else str(data)
     reading = read_frame(data, text_columns=sorted(id_texts(request, _TEXT_NAMES)), encoding=request.encoding)
@@ -268,7 +249,8 @@ def _reading(
     if sound and not is_blind:  # where no case can be used, the list of faults says why
         _check_classes(sound, values, where)
     headers = [look.patient if isinstance(look, Look) else "" for look in found]
-    patients, told = with_headers(owners.patients, headers) if request.group is None else (owners.patients, [])
+    uses_headers = request.group is None and not is_blind
+    patients, told = with_headers(owners.patients, headers) if uses_headers else (owners.patients, [])
     frame = pd.DataFrame({"case": [case.name for case in cases], PATIENT: pd.Series(patients, dtype=object)})
     frame[IMAGES] = pd.Series([case.images for case in cases], dtype=object)
     if not is_blind:

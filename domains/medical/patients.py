@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -18,6 +19,7 @@ from domains.contract import Doubt
 from domains.medical.volumes import stem
 from domains.shared.groupings import joined
 from domains.shared.roles import part_of
+from trainers.errors import UsageError
 
 _COLUMN = re.compile(
     r"(patients?|subjects?|participants?|donors?|animals?)[ _.-]*(id|ids|no|nr|num|number|code|key|name)?",
@@ -58,6 +60,36 @@ def patients_of(paths: Sequence[str]) -> tuple[list[str], str]:
         said = [one or name for one, name in zip(said, names, strict=True)]
     nobody = len(set(said)) == 1
     return (names if nobody else [str(one) for one in said]), BY_NAME
+
+
+class Owners(NamedTuple):
+    """The patient of each scan, what told them, and what to say of it."""
+
+    patients: list[str]
+    how: str
+    notices: Sequence[str] = ()
+
+
+def of_folder(names: Sequence[str], paths: Sequence[str], group: str | None, where: Path) -> Owners:
+    """The patient of each case of a folder. group: a regular expression that finds it in a name or path.
+
+    Raises UsageError for one that is none, or that does not match every case.
+    """
+    if group is None:
+        return Owners(*patients_of(paths))
+    try:
+        pattern = re.compile(group)
+    except re.error as error:
+        raise UsageError(f"--group {group}: no regular expression ({error}).") from None
+    found = [pattern.search(name) or pattern.search(f"/{path}") for name, path in zip(names, paths, strict=True)]
+    missing = [name for name, match in zip(names, found, strict=True) if match is None]
+    if missing:
+        raise UsageError(
+            f"{where}: --group {group}: in a folder this is a regular expression whose (first group's) match in the name or "
+            f"path of a case is its patient, and {len(missing)} of {len(names)} do not match, such as {missing[0]!r}."
+        )
+    named = [match[1] if match.re.groups else match[0] for match in found if match is not None]
+    return Owners(named, f"--group {group!r}")
 
 
 def of_column(values: pd.Series, name: str) -> tuple[list[str], list[str]]:
