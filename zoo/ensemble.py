@@ -57,6 +57,8 @@ class Ensemble:
         described = saved.read_json(self.folder / saved.MANY)
         domain = domain_of(load_registry().get(described["recipe"]))
         found, say = [], how.get("say")
+        splits = [saved.read_json(each / "split.json")["ids"] for each in saved.members(self.folder)]
+        how["learned"] = {str(name) for split in splits for name in split["train"]}
         for run in self._runs():
             table, groups = run.labelled(data, **how)
             how = {**how, "say": None}

@@ -1,6 +1,6 @@
 """A finished run: scores, and answers on new data."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,30 +69,34 @@ class Run:
         encoding: str | None = None,
         skip_bad: bool = False,
         say: Say = None,
+        learned: Collection[str] | None = None,
     ) -> tuple[Any, np.ndarray]:
-        """Labelled rows as this run reads them, and the group of each."""
+        """Labelled rows as this run reads them, and the group of each. learned: ids of the rows that the answers come from;
+        None: those that this run was trained on."""
         domain = domain_of(load_registry().get(self.plan.recipe))
         request = self._request(target or Facts.from_json(self.plan.facts).target, labels, encoding)
         usable = usable_rows(domain.read(accepted(data), request), data, skip_bad=skip_bad, fewest=1)
-        tell([*usable.notices, *self._own_rows(data, request, usable.table.ids)], say)
+        tell([*usable.notices, *self._own_rows(data, request, usable.table.ids, learned)], say)
         group = domain.keys(usable.table, self.plan.task, request, fast=True).group
         return usable.table, np.arange(len(usable.table)) if group is None else np.asarray(group)
 
-    def _own_rows(self, data: Any, request: Request, ids: Sequence[str]) -> Iterator[str]:
+    def _own_rows(
+        self, data: Any, request: Request, ids: Sequence[str], learned: Collection[str] | None
+    ) -> Iterator[str]:
         """What to say of a score on the very data of this run, if it learned from any, or on rows with their names."""
         if self.plan.settings["trainer"] == UNTRAINED:
             return
         known = saved.read_json(self.folder / "split.json")["ids"]
+        learned = set(map(str, known["train"] if learned is None else learned))
         if fingerprint(accepted(data), request)["data"] == saved.read_json(self.folder / "data.json")[
             "fingerprint"
         ].get("data"):
-            num = {name: len(names) for name, names in known.items()}
+            num = sum(map(len, known.values()))
             yield (
-                f"these are the data of the run itself, which was trained on {num['train']:,} of {sum(num.values()):,} "
+                f"these are the data of the run itself, which was trained on {len(learned):,} of {num:,} "
                 "rows: the score flatters. That of rows it never saw is in its README.md."
             )
             return
-        learned = set(map(str, known["train"]))
         # Numbers of rows are the same in every table and say nothing.
         same = [name for name in map(str, ids) if name in learned and not name.isdigit()]
         if same:

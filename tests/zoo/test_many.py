@@ -71,7 +71,10 @@ def test_the_folder_answers_by_the_mean_of_its_folds(folds):
     rows = frame().drop(columns="y")
     each = [zoo.load(folds.folder / f"fold-{k}").predict(rows)["probability_yes"] for k in range(3)]
     np.testing.assert_allclose(zoo.load(folds.folder).predict(rows)["probability_yes"], np.mean(each, axis=0))
-    assert zoo.load(folds.folder).evaluate(frame())["auc"]["value"] > 0.5
+    said: list[str] = []
+    assert zoo.load(folds.folder).evaluate(frame(), say=said.append)["auc"]["value"] > 0.5
+    splits = [json_of(folds.folder / f"fold-{k}" / "split.json")["ids"]["train"] for k in range(3)]
+    assert any(f"trained on {len(set().union(*splits))} of {len(frame())} rows" in line for line in said)
 
 
 def test_what_was_stopped_goes_on_and_finished_folds_are_not_run_again(folds, tmp_path, monkeypatch):
