@@ -90,6 +90,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """A safetensors file. Raises OSError where the disk does not take it, which safetensors calls an error of its own."""
     try:
         save_file(dict(tensors), path)
+        path.chmod(path.parent.stat().st_mode & 0o666)  # safetensors lets the owner alone read it
     except SafetensorError as error:
         code = re.search(r"code: (\d+)", str(error))
         raise OSError(int(code[1]) if code else errno.EIO, str(error), str(path)) from error

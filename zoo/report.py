@@ -82,7 +82,9 @@ def written_files(ids: Sequence[str], predictions: Predictions, folder: Path) ->
     """Write every answer that is a file below `folder`; returns their paths within it, None for no answer."""
     (folder / FILES).mkdir(parents=True, exist_ok=True)
     answers = list(zip(ids, predictions.values, strict=True))
-    names = [value and f"{FILES}/{_file_name(name)}{value.suffix}" for name, value in answers]
+    names = [
+        value and f"{FILES}/{_file_name(name.removesuffix(value.suffix))}{value.suffix}" for name, value in answers
+    ]
     if len(taken := [name for name in names if name]) > len(set(taken)):
         names = [name and name.replace("/", f"/{row:06d}-", 1) for row, name in enumerate(names)]
     for name, value in zip(names, predictions.values, strict=True):

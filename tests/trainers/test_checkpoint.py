@@ -220,3 +220,9 @@ def test_a_snapshot_is_replaced_without_a_moment_in_which_there_is_none(tmp_path
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     write_folder(tmp_path / "a", {"x.json": lambda path: write_json(path, 2)})
     assert json.loads((tmp_path / "a.old.tmp" / "x.json").read_text()) == 1
+
+
+def test_weights_may_be_read_by_whoever_may_read_their_folder(tmp_path):
+    tmp_path.chmod(0o755)
+    write_tensors(tmp_path / "x.safetensors", {"x": torch.zeros(2)})
+    assert (tmp_path / "x.safetensors").stat().st_mode & 0o777 == 0o644

@@ -21,7 +21,7 @@ class Note:
         path.write_text(self.text)
 
 
-@pytest.mark.parametrize("ids", [("a", "b/../c", "d"), ("x/y", "x:y", "z")])
+@pytest.mark.parametrize("ids", [("a", "b/../c", "d"), ("x/y", "x:y", "z"), ("n.txt", "n", "m")])
 def test_every_answer_is_a_file_of_its_own_inside_the_folder_and_none_has_an_empty_cell(ids, tmp_path):
     answers = Predictions.of_files([Note("one"), Note("two"), None])
     report.write_predictions(tmp_path / "predictions.csv", ids, answers)
@@ -31,6 +31,7 @@ def test_every_answer_is_a_file_of_its_own_inside_the_folder_and_none_has_an_emp
     assert rows[2]["problem"]
     paths = [tmp_path / row["prediction"] for row in rows[:2]]
     assert [path.read_text() for path in paths] == ["one", "two"]
+    assert not any(path.name.endswith(".txt.txt") for path in paths)
     assert all(path.resolve().parent == (tmp_path / report.FILES).resolve() for path in paths)
 
 
