@@ -309,9 +309,17 @@ def _looked(rows: Rows, request: Request, *, is_folder: bool) -> Reading:
     table = FrameTable(frame, rows.ids, rows.target, context)
     notes = Counter(note for each in looks.values() for note in each.notes)
     notices = [*rows.notices, *told, *(Doubt(f"{note}: in {num} of the scans") for note, num in notes.items())]
-    notices += _contradictions(rows, looks) if request.facts is None else []
+    notices += _contradictions(rows, looks) if request.facts is None else _other_depth(looks, request.facts)
     named = () if is_folder else tuple(file for file in rows.files if file is not None and file.is_file())
     return Reading(table, rows.task, rows.target, tuple(one_a_row(bad)), tuple(notices), named)
+
+
+def _other_depth(looks: Mapping[str, ScanLook], facts: Facts) -> list[str]:
+    """Single slices for a run on volumes, or the reverse: answered all the same, and hardly what was learned."""
+    learned_flat = facts.sizes["median_slices"] == 1
+    num = sum((each.shape[0] == 1) != learned_flat for each in looks.values())
+    what, learned = ("volumes", "single slices") if learned_flat else ("single slices", "volumes")
+    return [Doubt(f"{num} of {len(looks)} scans are {what}, and this run learned from {learned}")] if num else []
 
 
 def _contradictions(rows: Rows, looks: Mapping[str, ScanLook]) -> list[str]:

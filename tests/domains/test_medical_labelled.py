@@ -255,3 +255,11 @@ def test_copies_with_another_label_and_patients_without_a_name_are_told(table):
     said = " ".join(data.read(table, Request()).notices)
     assert "1 scans are copies of one with another label" in said
     assert "1 of 25 rows have no value in column 'patient'" in said
+
+
+def test_single_slices_for_a_run_on_volumes_are_told(table, tmp_path):
+    reading = data.read(table, Request())
+    facts = data.describe(reading.table, "classification", Request())
+    Image.fromarray(np.arange(72, dtype=np.uint8).reshape(8, 9)).save(tmp_path / "vol" / "flat.png")
+    found = data.read(tmp_path / "vol", Request(facts=facts)).notices
+    assert any("1 of 25 scans are single slices, and this run learned from volumes" in notice for notice in found)
