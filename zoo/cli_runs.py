@@ -388,7 +388,7 @@ def _predictions_path(out: Path, data: str | None) -> Path:
     path = out if out.suffix == ".csv" else out / "predictions.csv"
     if data is not None and path.resolve() == Path(data).resolve():
         raise UsageError(f"--out {out} is the data file itself. Choose another name.")
-    if (path.parent / "plan.json").exists() or saved.is_parent(path.parent):
+    if saved.is_run(path.parent):
         raise UsageError(
             f"--out {out}: {path.parent} is the folder of a run, which is never changed. Choose another one."
         )

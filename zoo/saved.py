@@ -111,6 +111,11 @@ def is_parent(folder: Path) -> bool:
     return (folder / MANY).exists()
 
 
+def is_run(folder: Path) -> bool:
+    """Whether the folder is that of a run or of several. A plan.json alone is what `zoo plan --json` printed."""
+    return all((folder / name).exists() for name in ("config.yaml", "plan.json")) or is_parent(folder)
+
+
 def members(parent: Path) -> list[Path]:
     """The folders of the runs in `parent`, in order."""
     return [parent / name for name in read_json(parent / MANY)["members"]]

@@ -203,4 +203,5 @@ def make_task(plan: Plan, fitted: JSON, pretrained: bool) -> PictureTask:
     model = nets.build_network(fitted["backbone"], facts.num_outputs, weights=weights)
     if torch.device(plan.machine.device).type == "cpu":
         keep_depthwise_in_float32(model)
+    nets.keep_heads_in_float32(model)
     return PictureTask(model, options, facts, fitted)

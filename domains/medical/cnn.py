@@ -148,7 +148,8 @@ class SliceNetwork(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         features = self.encoder(x).unflatten(0, (-1, self.num))
         pooled = features.mean(dim=1) if self.pool == "mean" else features.amax(dim=1)
-        answers: torch.Tensor = self.head(pooled)
+        with torch.autocast(x.device.type, enabled=False):  # bfloat16 has 8 bits, so that answers would tie
+            answers: torch.Tensor = self.head(pooled.float())
         return answers
 
 

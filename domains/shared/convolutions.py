@@ -1,4 +1,4 @@
-"""What training needs to know of batch norms and depthwise convolutions, whichever network they are in."""
+"""What training needs to know of batch norms, convolutions and last layers, whichever network they are in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ def keep_depthwise_in_float32(model: torch.nn.Module) -> None:
     """
     for module in model.modules():
         if isinstance(module, torch.nn.Conv2d) and module.groups > 1:
-            module.forward = _Float32Forward(module)  # type: ignore[method-assign,assignment]
+            keep_in_float32(module)
+
+
+def keep_in_float32(module: torch.nn.Module) -> None:
+    """Let a layer of one input compute in float32 under autocast."""
+    module.forward = _Float32Forward(module)
 
 
 def keep_thin_volumes_in_float32(model: torch.nn.Module) -> None:
@@ -42,14 +47,15 @@ def keep_thin_volumes_in_float32(model: torch.nn.Module) -> None:
 
 
 class _Float32Forward:
-    """A convolution's own forward outside autocast. A class, so that deep copies of the model take it along."""
+    """A layer's own forward outside autocast. A class, so that deep copies of the model take it along."""
 
-    def __init__(self, convolution: torch.nn.Conv2d) -> None:
-        self.convolution = convolution
+    def __init__(self, layer: torch.nn.Module) -> None:
+        self.layer = layer
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            return type(self.convolution).forward(self.convolution, x.float())
+            answer: torch.Tensor = type(self.layer).forward(self.layer, x.float())
+            return answer
 
 
 class _ThinForward:

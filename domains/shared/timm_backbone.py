@@ -13,6 +13,7 @@ import timm
 import torch
 from timm.data.config import resolve_data_config
 
+from domains.shared.convolutions import keep_in_float32
 from domains.shared.timm_checks import check_network, check_stored, stored_side
 from domains.shared.weights import Weights, read_tensors, resolve
 from trainers.contract import JSON
@@ -181,6 +182,12 @@ def head_names(model: Any) -> tuple[str, ...]:
     found = model.get_classifier()
     heads = found if isinstance(found, tuple | list) else (found,)
     return tuple(name for name, module in model.named_modules() if any(module is head for head in heads))
+
+
+def keep_heads_in_float32(model: Any) -> None:
+    """Let the last layer compute in float32 under autocast: bfloat16 has 8 bits, so that answers would tie."""
+    for name in head_names(model):
+        keep_in_float32(model.get_submodule(name))
 
 
 def picture_config(backbone: Backbone, *, side: int, crop_pct: float | None) -> JSON:

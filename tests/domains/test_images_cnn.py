@@ -175,6 +175,15 @@ def test_depthwise_layers_in_float32_change_bf16_answers_only_by_rounding():
     assert seen == [torch.float32]
 
 
+def test_answers_have_more_than_the_eight_bits_of_bf16():
+    model = task_of().model.eval()
+    torch.nn.init.normal_(model.get_classifier().weight)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        answers = model(torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    assert answers.dtype == torch.float32
+    assert (answers != answers.bfloat16().float()).float().mean() > 0.9
+
+
 def test_the_side_follows_small_pictures_and_the_network_for_large_ones():
     found = backbone.find_backbone("resnet18", "none")
     sides = {

@@ -43,7 +43,8 @@ def test_a_run_whose_answers_are_files_asks_for_a_folder_before_it_computes(tmp_
             raise AssertionError("it computed")
 
     monkeypatch.setattr("zoo.finished.load", lambda *_, **__: Finished())
-    (tmp_path / "plan.json").write_text("{}")
+    for name in ("plan.json", "config.yaml"):
+        (tmp_path / name).write_text("{}")
     for out in (
         (),
         ("--out", str(tmp_path / "answers.csv")),
@@ -54,3 +55,10 @@ def test_a_run_whose_answers_are_files_asks_for_a_folder_before_it_computes(tmp_
     said = capsys.readouterr().err
     assert "Name a folder for them: --out FOLDER" in said
     assert "is the folder of a run" in said
+
+
+def test_a_plan_that_was_printed_into_the_folder_makes_it_no_run(tmp_path):
+    from zoo.cli_runs import _predictions_path
+
+    (tmp_path / "plan.json").write_text("{}")
+    assert _predictions_path(tmp_path / "p.csv", None) == tmp_path / "p.csv"
