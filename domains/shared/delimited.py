@@ -63,7 +63,14 @@ def read_delimited(raw: bytes, name: str, encoding: str | None = None) -> Delimi
     ragged = tuple(sorted((*ragged, *repeated)))
     num_lines = utf8.count(b"\n") + (not utf8.endswith(b"\n"))
     lines_differ = num_lines != table.num_rows + 1
+    if len(names) == 1 and (num_blank := _num_blank(utf8)):
+        notices.append(Doubt(f'{name}: {num_blank:,} blank lines are no rows; an empty cell of one column is ""'))
     return Delimited(table, separator, ragged, (*notices, *renamed), utf8 if lines_differ else None)
+
+
+def _num_blank(utf8: bytes) -> int:
+    """Blank lines between others; 0 where cells may hold some."""
+    return 0 if b'"' in utf8 else sum(not line.strip() for line in utf8.strip().split(b"\n"))
 
 
 def as_utf8(raw: bytes, name: str, encoding: str | None = None) -> tuple[bytes, list[str]]:

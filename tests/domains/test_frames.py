@@ -212,3 +212,12 @@ def test_a_table_takes_rows_by_position_and_hides_its_target():
     assert "y" not in hidden.frame.columns
     with pytest.raises(DataError, match="no target"):
         hidden.target()
+
+
+def test_blank_lines_of_one_column_are_no_rows_and_told(tmp_path):
+    (tmp_path / "a.csv").write_text("class\ncat\n\ntruck\n\n")
+    reading = read_frame(tmp_path / "a.csv", text_columns=["class"])
+    assert reading.frame["class"].tolist() == ["cat", "truck"]
+    assert any("1 blank lines are no rows" in notice for notice in reading.notices)
+    (tmp_path / "b.csv").write_text('class\n"cat"\n""\n"truck"\n')
+    assert read_frame(tmp_path / "b.csv", text_columns=["class"]).frame["class"].tolist() == ["cat", "", "truck"]
