@@ -127,16 +127,16 @@ def labelled_cases(root: Path) -> tuple[list[Case], Description]:
 
 def _listed(root: Path, training: Sequence[tuple[str, str]]) -> list[Case]:
     """The cases that a dataset.json lists; none where it lists none, or no image of the list is there."""
-    images = [_files_of(root, image) for image, _ in training]
-    if not any(images):
+    images = _images_of(root, [image for image, _ in training])
+    if not any(found.files for found in images):
         return []
     repeated = Counter(os.path.normpath(file) for pair in training for file in pair)
     names = [stem(Path(image).name) for image, _ in training]
     if len(set(names)) < len(names):
         names = [stem(os.path.normpath(image)) for image, _ in training]
     cases = []
-    for name, files, (image, mask) in zip(names, images, training, strict=True):
-        problem = path_problem(image, root, "image") or path_problem(mask, root, "label")
+    for name, (files, of_channels), (image, mask) in zip(names, images, training, strict=True):
+        problem = path_problem(image, root, "image") or path_problem(mask, root, "label") or of_channels
         if missing := [each for each, there in ((image, files), (mask, (root / mask).exists())) if not there]:
             problem = problem or f"{DESCRIPTION} lists {missing[0]}, and there is no such file"
         if twice := [each for each in (image, mask) if repeated[os.path.normpath(each)] > 1]:
@@ -145,18 +145,23 @@ def _listed(root: Path, training: Sequence[tuple[str, str]]) -> list[Case]:
     return cases
 
 
-def _files_of(root: Path, image: str) -> tuple[str, ...]:
-    """The file that a list names, or its channels: nnU-Net lists x.nii.gz for x_0000.nii.gz and x_0001.nii.gz."""
-    path = root / image
-    if path_problem(image, root, "image"):
-        return ()
-    if path.exists():
-        return (str(path),)
-    suffix = path.name.removeprefix(stem(path.name))
-    channels = _grouped(
-        [(str(each), stem(each.name)) for each in path.parent.glob(f"*_[0-9][0-9][0-9][0-9]{suffix}")], ()
-    )
-    return channels.get(stem(path.name), Channels()).files
+def _images_of(root: Path, listed: Sequence[str]) -> list[Channels]:
+    """The file that each name of a list means, or its channels: nnU-Net lists x.nii.gz for x_0000.nii.gz and x_0001.nii.gz."""
+    folders: dict[tuple[Path, str], dict[str, Channels]] = {}
+    found = []
+    for image in listed:
+        path, name = root / image, stem(Path(image).name)
+        place = (path.parent, path.name.removeprefix(name))
+        if path_problem(image, root, "image"):
+            found.append(Channels())
+        elif path.exists():
+            found.append(Channels((str(path),)))
+        else:
+            if place not in folders:
+                numbered = path.parent.glob(f"*_[0-9][0-9][0-9][0-9]{place[1]}")
+                folders[place] = _grouped([(str(each), stem(each.name)) for each in numbered], ())
+            found.append(folders[place].get(name, Channels()))
+    return found
 
 
 def unlabelled_cases(path: Path) -> list[Case]:

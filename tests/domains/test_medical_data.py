@@ -303,6 +303,8 @@ def test_a_list_without_the_numbers_of_channels_finds_them_and_one_of_other_file
         (folder / "imagesTr" / f"c{number:02d}.nii.gz").rename(folder / "imagesTr" / f"c{number:02d}_0000.nii.gz")
     describe(folder, [("c00", "c00"), ("c01", "c01")])
     assert data.read(folder, Request()).table.ids == ["c00", "c01"]
+    shutil.copy(folder / "imagesTr" / "c01_0000.nii.gz", folder / "imagesTr" / "c01_0002.nii.gz")
+    assert "lacks channel _0001" in faults(folder)[1]
     describe(folder, [("x", "x")])
     assert len(data.read(folder, Request()).table) == 5
     describe(folder, [("../../x", "x"), ("c00", "../../../etc/passwd")])
