@@ -81,13 +81,13 @@ def read_series(folder: Path) -> Series:
     _check_gaps(places @ normal, folder)
     tilt = _tilt(slices, places, normal)
     array = np.stack([_values(each).T for each in slices], axis=-1)
-    notes = dict.fromkeys(note for each in slices for note in _notes(each))
+    notes = [note for each in slices for note in _notes(each)]
     if tilt > _UPRIGHT:
-        notes[
+        notes.append(
             f"slices stand {tilt:.0f} degrees off the direction in which they follow one another (a tilted gantry)"
-        ] = None
+        )
     patient = str(first.get("PatientID") or "").strip()
-    return Series(array, _affine(slices, places, across, down, normal), tuple(notes), patient)
+    return Series(array, _affine(slices, places, across, down, normal), tuple(dict.fromkeys(notes)), patient)
 
 
 def _read(path: Path) -> Any:
@@ -110,15 +110,18 @@ def _read(path: Path) -> Any:
 def _check_alike(first: Any, other: Any) -> None:
     """Raise SeriesError where two slices are no two layers of one box of voxels, or one holds a single value by its scale."""
     name, of = Path(other.filename).name, Path(first.filename).name
-    if (own := str(other.get("PatientID") or "")) != (theirs := str(first.get("PatientID") or "")):
-        raise SeriesError(f"{name} is of patient {own!r}, {of} of {theirs!r}: one series is of one patient")
+    patients = [str(each.get("PatientID") or "") for each in (other, first)]
+    if patients[0] != patients[1]:
+        raise SeriesError(
+            f"{name} is of patient {patients[0]!r}, {of} of {patients[1]!r}: one series is of one patient"
+        )
     for tag in ("Rows", "Columns"):
         if first.get(tag) != other.get(tag):
             raise SeriesError(f"{name} has {other.get(tag)} {tag.lower()}, {of} has {first.get(tag)}")
     for tag in ("ImageOrientationPatient", "PixelSpacing"):
-        here, there = (np.array(each[tag].value, float) for each in (first, other))
-        if here.shape != there.shape or not np.allclose(here, there, atol=_SAME_TAG):
-            raise SeriesError(f"{name} differs from {of} in {tag}: {there.tolist()} beside {here.tolist()}")
+        own, theirs = (np.array(each[tag].value, float) for each in (first, other))
+        if own.shape != theirs.shape or not np.allclose(own, theirs, atol=_SAME_TAG):
+            raise SeriesError(f"{name} differs from {of} in {tag}: {theirs.tolist()} beside {own.tolist()}")
     if float(other.get("RescaleSlope", 1)) == 0:
         raise SeriesError(f"{name} has a RescaleSlope of 0, which leaves one value")
 

@@ -21,7 +21,7 @@ from domains.medical.layout import IMAGE_FOLDERS, IMAGE_NAMES, MASK_FOLDERS
 from domains.medical.patients import BY_NAME, USUAL_COLUMNS, of_column, patient_column, patients_of, with_headers
 from domains.medical.scans import KNOWN, ScanLook, look, scans_in
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
-from domains.shared.groupings import equal_rows, joined
+from domains.shared.groupings import equal, equal_rows, joined
 from domains.shared.paths import existing, is_hidden, path_problem
 from domains.shared.roles import (
     id_texts,
@@ -171,8 +171,8 @@ def _of_table(data: Any, request: Request) -> Rows:
     problems = [path_problem(cell, root, path_column, anywhere=anywhere) for cell in cells]
     bad = [BadRow(row, reading.places[row], reason) for row, reason in enumerate(problems) if reason]
     bad += [BadRow(row, reading.places[row], reason) for row, reason in reading.ragged]
-    part_of = parts_of_files(frame, cells, request, where=where, targets=(request.target,))
-    taken = (path_column, group, request.id_column, request.order, split_column(frame) if part_of else None)
+    part_by_file = parts_of_files(frame, cells, request, where=where, targets=(request.target,))
+    taken = (path_column, group, request.id_column, request.order, split_column(frame) if part_by_file else None)
     target, notices = _target(frame, request, [name for name in map(str, frame.columns) if name not in taken], where)
     task, values = request.facts.task if request.facts else "classification", None
     if target is not None:
@@ -195,7 +195,7 @@ def _of_table(data: Any, request: Request) -> Rows:
             "the split. Name another column with --group, or undo it with --split random"
         )
     files = [None if problem or cell is None else root / cell for problem, cell in zip(problems, cells, strict=True)]
-    parts = {name: part_of[cell] for name, cell in zip(ids, cells, strict=True) if cell in part_of}
+    parts = {name: part_by_file[cell] for name, cell in zip(ids, cells, strict=True) if cell in part_by_file}
     notices = [*reading.notices, *notices, *parted_groups(patients, [parts.get(name, "") for name in ids], "patients")]
     return Rows(ids, files, reading.places, patients, target, values, task, bad, notices, how, path_column, parts)
 
@@ -326,8 +326,7 @@ def _contradictions(rows: Rows, looks: Mapping[str, ScanLook]) -> list[str]:
     """Copies of one scan with other labels."""
     if rows.values is None or rows.task != "classification":
         return []
-    first: dict[str, int] = {}
-    pairs = [(first.setdefault(looks[name].mark, row), row) for row, name in enumerate(rows.ids) if name in looks]
+    pairs = equal([looks[name].mark if name in looks else f"row {row}" for row, name in enumerate(rows.ids)])
     apart = [(a, b) for a, b in pairs if rows.values[a] != rows.values[b]]
     if not apart:
         return []

@@ -29,7 +29,7 @@ from domains.medical.patients import (
 )
 from domains.medical.volumes import SUFFIXES, MaskFile, is_volume, stem
 from domains.shared.frames import FrameTable, choose_column, is_table, read_frame, usual_column
-from domains.shared.groupings import equal_rows, joined
+from domains.shared.groupings import equal, equal_rows, joined
 from domains.shared.paths import existing, path_problem
 from domains.shared.roles import id_texts, parted_groups, parts_of_files
 from trainers.contract import Predictions
@@ -189,13 +189,13 @@ def _cases_of_table(data: Any, request: Request, is_blind: bool) -> tuple[list[C
     names = _case_names([files[0] or f"row {row}" for row, files in enumerate(rows)], named)
     part_of = parts_of_files(frame, [files[0] for files in rows], request, where=where, targets=(mask,))
     cases: list[Case] = []
-    first: dict[str | None, int] = {}
+    first = {} if is_blind else {again: row for row, again in equal([files[0] for files in rows])}
     for row, files in enumerate(rows):
         problem = ragged.get(row) or _file_problem(files, columns, root, anywhere=isinstance(data, pd.DataFrame))
-        if not is_blind and first.setdefault(files[0], row) != row:
-            other = rows[first[files[0]]]
+        if row in first:
+            other = rows[first[row]]
             with_mask = "the same mask" if other == files else f"another mask, {other[-1]}"
-            problem = problem or f"{files[0]} stands in {reading.places[first[files[0]]]} too, with {with_mask}"
+            problem = problem or f"{files[0]} stands in {reading.places[first[row]]} too, with {with_mask}"
         paths = [str(root / (file or "")) for file in files]
         problem = f"{reading.places[row]}: {problem}" if problem else ""
         part = part_of.get(files[0] or "", "")

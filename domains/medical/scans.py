@@ -6,7 +6,6 @@ anterior to posterior and columns from left to right of the patient. Pictures ar
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from PIL import Image
 
 from domains.medical.dicom import is_series
 from domains.medical.volumes import SUFFIXES as VOLUMES
-from domains.medical.volumes import VolumeError, is_volume, read_image
+from domains.medical.volumes import VolumeError, is_volume, mark_of, read_image
 from domains.shared.paths import is_hidden
 from domains.shared.pictures import SUFFIXES as PICTURES
 from domains.shared.pictures import PictureError, open_stored
@@ -100,11 +99,9 @@ def look(path: Path) -> ScanLook | str:
         scan = read_scan(path)
     except VolumeError as error:
         return str(error)
-    digest = hashlib.blake2b(repr(scan.array.shape).encode(), digest_size=16)
-    digest.update(scan.array.tobytes())
     shape: Any = tuple(int(n) for n in scan.array.shape)
     flat = ("every pixel has one value",) if scan.array.min() == scan.array.max() else ()
-    return ScanLook(shape, scan.spacing, digest.hexdigest(), (*scan.notes, *flat), scan.patient)
+    return ScanLook(shape, scan.spacing, mark_of(scan.array), (*scan.notes, *flat), scan.patient)
 
 
 def slices_of(scan: Scan, *, num: int, side: int, window: Sequence[float] | None) -> np.ndarray:

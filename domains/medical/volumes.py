@@ -88,10 +88,8 @@ class Volume:
 
     @property
     def mark(self) -> str:
-        """A hash of all values and their shape: equal for copies, also those saved in another orientation."""
-        digest = hashlib.blake2b(repr(self.array.shape).encode(), digest_size=16)
-        digest.update(np.ascontiguousarray(self.array).data)
-        return digest.hexdigest()
+        """Equal for copies, also those saved in another orientation."""
+        return mark_of(self.array)
 
 
 @dataclass(frozen=True)
@@ -142,6 +140,13 @@ class MaskFile:
 
     def __str__(self) -> str:
         return self.path
+
+
+def mark_of(array: np.ndarray) -> str:
+    """A hash of all values and their shape."""
+    digest = hashlib.blake2b(repr(array.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def is_volume(name: str) -> bool:
@@ -257,9 +262,7 @@ def _doubts(image: Any) -> list[str]:
     codes = [int(image.header.get(f"{form}form_code", 0)) for form in "qs"]
     if not any(codes):
         return ["the header says nothing of the orientation (no qform, no sform): right and left are assumed"]
-    if not all(codes) or len(image.shape) < 3:
-        return []
-    if _forms_apart(image) <= FAR_APART:
+    if not all(codes) or len(image.shape) < 3 or _forms_apart(image) <= FAR_APART:
         return []
     return ["qform and sform place the voxels differently: the sform is taken, and other tools may take the qform"]
 
