@@ -209,7 +209,7 @@ def plan(
         return
     _prepare_process(offline)
     from domains.contract import Request
-    from zoo import forecasts, many, report
+    from zoo import many
     from zoo.plan import Wishes, parse_sets
 
     request = Request(target, task, group, order, id_column, labels, reference, columns_of(column), encoding=encoding)
@@ -218,6 +218,15 @@ def plan(
         recipe, data, request=request, wishes=wishes, split=split, folds=folds, seeds=seeds, skip_bad=skip_bad, fast=fast,
         say=_say,
     )  # fmt: skip
+    _show_plan(job, fast=fast, measure=measure, savings=savings, price=price, watts=watts, as_json=as_json)
+
+
+def _show_plan(
+    job: Any, *, fast: bool, measure: bool, savings: bool, price: float | None, watts: float | None, as_json: bool
+) -> None:
+    """The plan with what is forecast of it."""
+    from zoo import forecasts, report
+
     measured: dict[str, Any] = {"measured_step_seconds": forecasts.measured_step(job)} if measure else {}
     forecast = {**((None if fast else forecasts.forecast_of(job, say=_say)) or {}), **measured} or None
     if total := forecasts.total_of(job, forecast, price, watts):

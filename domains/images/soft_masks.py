@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from domains.images.mask_files import MaskPicture
-
-_STEPS = 255
+from domains.shared.soft_masks import pack_probabilities, unpack_steps
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,13 @@ class SoftPicture:
     @classmethod
     def of(cls, probabilities_KHW: torch.Tensor, source: tuple[int, int], values: Sequence[int]) -> SoftPicture:
         """probabilities: from 0 to 1."""
-        steps = (probabilities_KHW.detach().float() * _STEPS).round().to(torch.uint8).cpu().numpy()
-        num, height, width = (int(n) for n in steps.shape)
-        return cls(zlib.compress(steps.tobytes(), 1), (num, height, width), source, tuple(values))
+        num, height, width = probabilities_KHW.shape
+        found = pack_probabilities(probabilities_KHW.detach().float().cpu().numpy())
+        return cls(found, (num, height, width), source, tuple(values))
 
     def steps(self) -> np.ndarray:
         """(K, h, w) uint8: 255 for a probability of 1."""
-        return np.frombuffer(zlib.decompress(self.packed), np.uint8).reshape(self.shape)
+        return unpack_steps(self.packed, self.shape)
 
     @staticmethod
     def mean(masks: Sequence[SoftPicture]) -> MaskPicture:
@@ -46,8 +44,8 @@ class SoftPicture:
         largest = max((each.shape[1:] for each in masks), key=lambda size: size[0])
         total = torch.zeros(masks[0].shape[0], *largest)
         for each in masks:
-            steps = torch.from_numpy(each.steps().astype(np.float32))[None]
-            total += F.interpolate(steps, size=largest, mode="bilinear", align_corners=False)[0]
+            own = torch.from_numpy(each.steps().astype(np.float32))[None]
+            total += F.interpolate(own, size=largest, mode="bilinear", align_corners=False)[0]
         return on_picture(total, masks[0].source, masks[0].values)
 
     def write(self, path: Path) -> None:

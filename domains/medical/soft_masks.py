@@ -5,7 +5,6 @@ Source: Isensee et al. 2021, online methods, "Ensembling": softmax probabilities
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ import numpy as np
 
 from domains.medical.components import largest_only
 from domains.medical.volumes import Geometry, Mask
-
-_STEPS = 255
+from domains.shared.soft_masks import pack_probabilities, unpack_steps
 
 
 @dataclass(frozen=True)
@@ -35,13 +33,11 @@ class SoftMask:
     @classmethod
     def of(cls, probabilities: np.ndarray, geometry: Geometry) -> SoftMask:
         """probabilities: (K, x, y, z) from 0 to 1, in the order of the file."""
-        steps = np.rint(probabilities * _STEPS).astype(np.uint8)
-        return cls(geometry, zlib.compress(steps.tobytes(), 1), len(steps))
+        return cls(geometry, pack_probabilities(probabilities), len(probabilities))
 
     def steps(self) -> np.ndarray:
         """(K, x, y, z) uint8: 255 for a probability of 1."""
-        flat = np.frombuffer(zlib.decompress(self.packed), np.uint8)
-        return flat.reshape(self.num_classes, *self.geometry.shape)
+        return unpack_steps(self.packed, (self.num_classes, *self.geometry.shape))
 
     @staticmethod
     def mean(masks: Sequence[SoftMask]) -> Mask:
